@@ -7,7 +7,7 @@ parts, and Python decides between them at each call.
 Run it: python examples/dynamo.py
 """
 
-from thunder_fuser import fuser  # before thunder, which else warns of a package that it lacks
+from thunder_fuser import fuser  # before thunder, which otherwise warns of a missing package
 
 import torch
 from thunder.dynamo import ThunderCompiler, thunderfx

@@ -4,7 +4,7 @@
 Run it: python examples/inference.py
 """
 
-from thunder_fuser import fuser  # before thunder, which else warns of a package that it lacks
+from thunder_fuser import fuser  # before thunder, which otherwise warns of a missing package
 
 import thunder
 import torch

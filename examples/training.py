@@ -6,7 +6,7 @@ Run it: python examples/training.py [CHECKPOINT]
 
 import sys
 
-from thunder_fuser import fuser  # before thunder, which else warns of a package that it lacks
+from thunder_fuser import fuser  # before thunder, which otherwise warns of a missing package
 
 import thunder
 import torch

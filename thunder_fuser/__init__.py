@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """thunder_fuser: a fusion compiler for Lightning Thunder, in Python.
 
-from thunder_fuser import fuser  # before thunder, which else warns of a package that it lacks
+from thunder_fuser import fuser  # before thunder, which otherwise warns of a missing package
 import thunder
 fast = thunder.jit(model, executors=[fuser])
 
@@ -23,7 +23,7 @@ from thunder_fuser.versions import __version__, check_versions
 
 check_versions()
 
-# Thunder says at its import, which may come later, that an optional package of its own is missing.
+# Thunder warns when it is imported, which may be later, that its optional package is missing.
 warnings.filterwarnings("ignore", message="transformer_engine module not found!")
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from thunder_fuser.host.kernel_profiles import PythonProfiler
     from thunder_fuser.schedule.given import Schedule
 else:
-    # Imported when they are asked for: torch and Thunder take seconds.
+    # Imported at the first use, because torch and Thunder take seconds.
     _MODULES = {
         "AllocatedTensor": "host.bind",
         "FusionCache": "cache.trie",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     class _Late:
-        """A module that is imported when a command uses it: torch and Thunder take seconds."""
+        """A module that is imported at its first use, since torch and Thunder take seconds."""
 
         def __init__(self, name: str) -> None:
             self._name = name
@@ -34,11 +34,11 @@ else:
     machine = _Late("thunder_fuser.explain.machine")
     script = _Late("thunder_fuser.explain.script")
 
-DTYPES = ("f32", "bf16")  # of the demo, without its import
+DTYPES = ("f32", "bf16")  # the demo's; here so that it is not imported for them
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. 0: success; 1: a check failed; 2: a wrong command line."""
+    """Runs a command. Returns 0 for success, 1 if a check failed, 2 for a wrong command line."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.command is None:
@@ -86,7 +86,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[str, bool]:
-    """On the device asked for, by default the best one. Exits if it is missing."""
+    """Runs the demo on the requested device, by default the best one. Exits if it is missing."""
     has_cuda = torch.cuda.is_available()
     if given.device == "cuda" and not has_cuda:
         parser.error("--device cuda: this machine has no CUDA device that torch can use")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of the options that change what is compiled. Each stage takes them as an argument.
+"""The values of the options that affect compilation. Each stage takes them as an argument.
 
 `options.compile_options` makes one where a call enters the compiler. The same object is part of
 the cache's key, so a cached program always has the options of its key.
@@ -17,7 +17,7 @@ from thunder_fuser.multi_device import MultiDeviceParams
 class CompileOptions:
     """Each field but `schedules` is an option; `options.OPTIONS` has its default and its meaning.
 
-    schedules: pairs of a segment and its schedule, a text or a function, that a call gives.
+    schedules: pairs (segment, its schedule) that a call gives. A schedule is a text or a function.
     """
 
     emulate: bool
@@ -32,5 +32,5 @@ class CompileOptions:
 
     @property
     def of_stages(self) -> CompileOptions:
-        """Without what chooses between the schedules of a segment."""
+        """The options without those that choose between the schedules of a segment."""
         return replace(self, autotune=0.0, schedules=())

@@ -55,9 +55,9 @@ from thunder_fuser.threads import run_jobs
 
 @dataclass(frozen=True)
 class Planned:
-    """The kernels of a fusion as text, None for a segment that torch runs. dump: of the stages.
+    """The kernels of a fusion as text, None for a segment that torch runs. dump: of its stages.
 
-    choices: what autotuning chose, None where it was not asked.
+    choices: the autotuner's, None for a kernel that is not tuned.
     """
 
     segmented: SegmentedFusion
@@ -75,8 +75,8 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     device: torch.device,
     planned: Planned | None = None,
 ) -> HostProgram:
-    """Compiles a fusion for arguments with these keys, on a device. planned: by `plan_kernels`, and
-    its kernels are compiled, or being compiled."""
+    """Compiles a fusion for arguments with these keys, on a device. planned: the result of an
+    earlier `plan_kernels`, whose kernels are compiled or being compiled."""
     is_ahead, dump = planned is not None, planned.dump if planned else Dump(options.dump)
     with explaining(dump):
         planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
@@ -88,7 +88,7 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
             )
         ]
         with stage("compile"):
-            # To load takes less time than to start a thread while others run Python.
+            # Loading is faster than starting a thread while other threads run Python.
             launchers = [job() for job in jobs] if is_ahead else run_jobs(jobs, threads=4)
         with stage("plan"):
             made = plan(
@@ -109,7 +109,7 @@ def _choice(
 
 
 def _chosen(one: Segment, alignment: dict[str, int], choice: Choice) -> ScheduledFusion | None:
-    """The schedule of a choice; None if the store's is not a legal one any more."""
+    """The schedule of a choice. None if it came from the store and is not legal any more."""
     try:
         return schedule(one, alignment, choice.schedule)
     except GivenScheduleError as error:
@@ -128,7 +128,7 @@ def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
 ) -> Planned:
     """The segments and kernels of a fusion for arguments with these keys. Compiles nothing.
 
-    device: where to autotune, if the option asks for it; None: nothing is measured.
+    device: where the autotuner measures, if the option asks for it; None: it does not.
     """
     segmented = plan_segments(fusion, keys, target, options, dump)
     alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
@@ -145,7 +145,7 @@ def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
 
 
 def build_kernels(planned: Planned, target: Target) -> None:
-    """Compiles the kernels and loads none, so that `compile_fusion` finds their binaries."""
+    """Compiles the kernels but loads none, so that `compile_fusion` finds their binaries."""
     sources = {source.text: source for source in planned.sources if source is not None}
     with stage("compile"):
         run_jobs([partial(build, source, target) for source in sources.values()], threads=4)
@@ -154,7 +154,7 @@ def build_kernels(planned: Planned, target: Target) -> None:
 def _launcher(
     number: int, one: Segment, source: KernelSource | None, target: Target, device: torch.device
 ) -> Launcher:
-    """The segment's launcher; logs its kernel."""
+    """Makes the segment's launcher, and logs its kernel."""
     start = perf_counter()
     try:
         with origin() as where:
@@ -169,7 +169,7 @@ def _launcher(
 
 
 def _kernel_text(one: Segment, source: KernelSource, seconds: float, found: str) -> str:
-    """name: scheduler, what it reads and writes, where it is from."""
+    """The kernel's line in the log: scheduler, bytes read and written, origin, time."""
     bytes_in, bytes_out = one.part.moved
     return (
         f"{source.name}: {one.scheduler.name}, reads {bytes_in / 1024:.1f} KiB,"
@@ -193,7 +193,7 @@ def texts(
     scheduled: Sequence[ScheduledFusion | None],
     program: HostProgram,
 ) -> dict[str, str]:
-    """{file name in the dump: the result of a stage as text}, of a program compiled before."""
+    """{file name in a dump: the result of a stage as text} for a program that is compiled."""
     found = {
         FUSION: str(fusion),
         SPECIALISED: str(segmented.fusion),
@@ -252,9 +252,8 @@ def schedules(
 
 
 def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[str, int]:
-    """The alignment of each argument.
-
-    By the specialised fusion's names, which differ if a pass removed an op before an input.
+    """{name in the specialised fusion: alignment of the argument}. The names differ from those of
+    the definition if a pass removed an op before an input.
     """
     inputs = segmented.fusion.inputs
     return {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
@@ -266,7 +265,7 @@ def schedule(
 ) -> ScheduledFusion | None:
     """The segment's schedule, with canonical names; None if torch runs the segment.
 
-    given: a text or a function to schedule it by; ScheduleError if that makes no legal schedule.
+    given: a text or a function that schedules it; ScheduleError if that is not legal.
     """
     if not one.scheduler.makes_kernel:
         if given is not None:
@@ -280,7 +279,7 @@ def schedule(
         for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
     renamed = one.scheduler.match(part, one.match.target, one.match.options)
-    assert isinstance(renamed, KernelMatch)  # it does not depend on names or the order of axes
+    assert isinstance(renamed, KernelMatch)  # a match does not depend on names or on axes' order
     return renamed.schedule(known) if given is None else given_schedule(renamed, given, known)
 
 

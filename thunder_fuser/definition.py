@@ -65,7 +65,7 @@ class FusionDefinition(Recorder):
         super().record(record)
 
     def _is_reshaped(self, name: Operand) -> bool:
-        """Whether an op reshapes an argument, and nothing else, as nvFuser's views do."""
+        """True if the value is an argument that was only reshaped. nvFuser returns it as a view."""
         made = next((one for one in reversed(self._records) if name in one.outputs), None)
         if made is None or made.op != "reshape":
             return False
@@ -110,15 +110,15 @@ class FusionDefinition(Recorder):
     ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order of their definitions.
 
-        A list of numbers stands for that many scalars, those of a define_vector. Pass a tensor
-        with its own allocation domain as a storage, as an AllocatedTensor, or as a pair (storage,
-        meta tensor of the logical shape). Such a result is an AllocatedTensor.
+        A list of numbers gives that many scalars, those of a define_vector. Pass a tensor with its
+        own allocation domain as a storage, as an AllocatedTensor, or as a pair (storage, meta
+        tensor of the logical shape). Such a result is an AllocatedTensor.
 
         target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device.
-        schedules: {segment of the plan, by number or name: its schedule, as `schedules` prints it,
-        or a function of a Schedule}, beside those of `fd.schedule`.
-        Raises InputError naming the argument that does not fit, GivenScheduleError naming the axis
-        and the rule that a schedule breaks.
+        schedules: {segment of the plan, by number or name: its schedule}, beside those of
+        `fd.schedule`. A schedule is a text as `schedules` prints it, or a function of a Schedule.
+        Raises InputError naming the argument that does not fit, and GivenScheduleError naming the
+        axis and the rule that a schedule breaks.
         """
         entry, flat, given = self.entry, self._flat(inputs), self._scheduled(schedules)
         on = None if target is None else named(target)
@@ -132,8 +132,8 @@ class FusionDefinition(Recorder):
         )
 
     def schedule(self, segment: int | str, given: Given | None) -> None:
-        """Schedules a segment from now on by a text or by a function of a Schedule; None: as the
-        scheduler does. A function is known by its identity: it runs when a kernel is compiled."""
+        """Schedules a segment from now on by a text or by a function of a Schedule; None restores
+        the scheduler's own. A function is compared by identity, and runs when a kernel compiles."""
         if not isinstance(segment, (int, str)):
             expected = "the number or the name of a segment"
             raise GivenScheduleError("fd.schedule", expected=expected, got=shown(segment))
@@ -157,14 +157,14 @@ class FusionDefinition(Recorder):
     ) -> tuple[ScheduledFusion | None, ...]:
         """The schedule of each segment for these inputs, None where torch runs it.
 
-        They print as what `execute` takes. Meta tensors suffice; compiles nothing.
+        `execute` accepts a schedule's text. Meta tensors suffice; compiles nothing.
         """
         fusion, _, keys = self._keyed(inputs)
         options = compile_options(self._scheduled(schedules))
         return tuple(scheduled(plan_segments(fusion, keys, named(target), options), keys, options))
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
-        """The program for these inputs, compiled on a miss: text, segments, sources."""
+        """The program for these inputs, compiled on a miss. It has text, segments and sources."""
         on = None if target is None else named(target)
         return self.entry.program_for(self._flat(inputs), on, schedules=self._scheduled())
 
@@ -199,12 +199,13 @@ class FusionDefinition(Recorder):
 
     def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""
-        executable, values = self.entry.bind(self._flat(inputs))
+        executable, values = self.entry.prepare().bind(self._flat(inputs))
         check_arguments(executable.fusion, values)
         return executable.fusion, values, input_keys(executable.fusion, tuple(values))
 
     def _flat(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """[x, [3, 4]] -> [x, 3, 4]; a pair with a tensor stays. A complex scalar is its parts."""
+        """[x, [3, 4]] -> [x, 3, 4]. A pair with a tensor stays; a complex scalar becomes its two
+        parts."""
         if any(isinstance(one, (list, tuple)) for one in inputs):
             inputs = [value for one in inputs for value in (one if _is_vector(one) else [one])]
         if not self.complex_at:
@@ -226,7 +227,7 @@ def _checked_schedule(segment: object, given: Given) -> Given:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Of a complex scalar; another value is refused where arguments are checked."""
+    """The real and imaginary part of a number. Another value is refused by later checks."""
     if isinstance(value, torch.Tensor) and value.is_complex():
         return list(torch.view_as_real(value.resolve_conj()).unbind(-1))
     return [value.real, value.imag] if isinstance(value, (int, float, complex)) else [value]

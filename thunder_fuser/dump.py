@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a fusion's stages -> files, each written before the next stage starts.
+"""Writes the result of each stage of a fusion into a file, before the next stage starts.
 
     FOLDER/NAME/fusion_0/0_fusion.py          the definition with types and axes
                          1_specialised.py     for the sizes of the call, after the passes
                          2_segments.txt       what each kernel computes
                          3_schedule_0.py      of segment 0
                          4_kernel_0.cpp       of segment 0; .cu for CUDA
-                         4_kernel_0.log       what the compiler said, if it rejected the kernel
-                         5_program.py         what runs the kernels
+                         4_kernel_0.log       the compiler's messages, if it rejected the kernel
+                         5_program.py         the program that runs the kernels
 
 NAME is the region's name in the trace. A FusionDefinition has none: FOLDER/fusion_0.
 """
@@ -39,9 +39,8 @@ _KEPT = "thunder_fuser-failed-"  # begins the names of temporary folders
 
 
 class Dump:
-    """The dump of one fusion. root: the option dump; if it is empty, nothing is written.
-
-    Then results are remembered, so that `keep` can write what led to a failure.
+    """The dump of one fusion. root: the option dump. If that is empty, results are remembered, so
+    that `keep` can write them after a failure.
     """
 
     def __init__(self, root: str) -> None:
@@ -61,12 +60,12 @@ class Dump:
     def keep(self) -> Path:
         """The folder with all results so far; OSError if it cannot be written.
 
-        Without the option it is a temporary folder, which only this user can read: sizes may say
-        more than their owner likes. It stays.
+        Without the option it is a temporary folder, which stays. Only this user can read it, since
+        sizes may be confidential.
         """
         if self.folder is None:
             self.folder = temporary_folder()
-            write_texts(self.folder, self._taken())
+            write_texts(self.folder, self._pop_texts())
         return self.folder
 
     def _opened(self) -> Path | None:
@@ -81,17 +80,17 @@ class Dump:
 
     def _write(self, folder: Path) -> None:
         try:
-            write_texts(folder, self._taken())
+            write_texts(folder, self._pop_texts())
         except OSError as error:
             self._warn(error)
 
-    def _taken(self) -> dict[str, str]:
-        """The texts that are not written yet."""
+    def _pop_texts(self) -> dict[str, str]:
+        """Removes and returns the texts that are not written yet."""
         texts, self._texts = self._texts, {}
         return {name: _printed(text) for name, text in texts.items()}
 
     def _warn(self, error: OSError) -> None:
-        """Once, and not for each fusion. A full disk must not end the run that is looked at."""
+        """Warns once, and not for each fusion. A full disk must not end the user's run."""
         if first_time(("dump", error.errno)):
             warnings.warn(
                 f"The dump is incomplete. {self._root}: {error.strerror or error}.",
@@ -101,7 +100,7 @@ class Dump:
 
 
 def temporary_folder() -> Path:
-    """A new folder for what is kept of a failure."""
+    """A new temporary folder for the stages before a failure."""
     return Path(tempfile.mkdtemp(prefix=_KEPT))
 
 
@@ -112,7 +111,7 @@ def drop(folder: Path | None) -> None:
 
 
 def new_folder(root: Path) -> Path:
-    """The first of fusion_0, fusion_1, ... that `root` does not have, made with all above it."""
+    """Makes the first of fusion_0, fusion_1, ... that `root` does not have, and its parents."""
     for number in count():
         folder = root / f"fusion_{number}"
         with suppress(FileExistsError):  # another process may have taken the number
@@ -128,7 +127,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _printed(text: Callable[[], object]) -> str:
-    """The text, or why there is none: the bug that is looked for may lie in what it prints."""
+    """The text, or the error if it cannot be printed: the bug may be in that result."""
     try:
         return str(text())
     except Exception as error:

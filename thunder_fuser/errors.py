@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class FuserError(Exception):
     """The base of all errors raised by thunder_fuser.
 
-    lines: what follows the sentence, each on a line of its own. folder: where the stages before the
-    failure were written, if they were.
+    lines: text after the first sentence, line by line. folder: where the stages before the failure
+    were written, or None.
     """
 
     folder: Path | None = None
@@ -68,7 +68,7 @@ class FuserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like a wrong one; empty if none is.
+    """The known name that is most similar to a wrong one; empty if none is similar.
 
     >>> nearest("strickt", ["strict", "fuel"]), nearest("colour", ["strict", "fuel"])
     ('strict', '')
@@ -77,7 +77,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_name(what: str, name: str, known: Collection[str], got: str = "") -> OptionError:
-    """For a name that is none of the known ones. got: as it was given, where not as it is."""
+    """The error for a name that is not known. got: the user's text, if it differs from the name."""
     near = nearest(name, known)
     expected, do = f"one of {', '.join(known)}", f"write {near}" * bool(near)
     return OptionError(what, expected=expected, got=got or name, do=do)
@@ -129,7 +129,7 @@ class CommunicationError(MeshError):
 
 
 class PeerError(FuserError, RuntimeError):
-    """Another rank of a group runs something else, or did not answer in time."""
+    """Another rank of a group runs another program, or did not answer in time."""
 
 
 class InputError(FuserError, ValueError):
@@ -167,7 +167,7 @@ class VerifyError(FuserError):
 class CompileError(FuserError):
     """NVRTC or the system's compiler rejected a generated kernel.
 
-    text: what it has read. log: all that it said. files: the names of both in `folder`.
+    text: the source that it read. log: all its messages. files: the names of both in `folder`.
     """
 
     text = log = ""
@@ -215,7 +215,7 @@ class DumpWarning(UserWarning):
 
 
 class OptionWarning(UserWarning):
-    """A name that is like an option of the fuser and is none, so it sets nothing."""
+    """A name that looks like an option of the fuser, but is none, so it has no effect."""
 
 
 class SlowCompileWarning(UserWarning):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception that ended the build of a fusion -> a typed error that names the files to look at.
+"""Turns an exception during the build of a fusion into a typed error with the files to look at.
 
-A rejected kernel, a broken rule of an IR and a bug leave a dump of the stages before them: in the
-folder of the option dump, else in a temporary one that stays. An error in the user's own arguments
-or in the toolchain says all itself.
+After a rejected kernel, a broken rule of an IR, or a bug, the stages before it are dumped: into the
+folder of the option dump, else into a temporary one that stays. An error in the user's arguments or
+in the toolchain needs no files.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _OF_WHAT_WAS_MADE = (CompileError, ScheduleError, VerifyError)
 
 @contextmanager
 def explaining(dump: Dump) -> Iterator[None]:
-    """An exception that leaves the block is typed and names the files that show why."""
+    """Makes an exception that leaves the block a typed error, which names files that explain it."""
     try:
         yield
     except Exception as error:
-        raise _explained(error, dump)  # noqa: B904  which has its cause; no name keeps it alive
+        raise _explained(error, dump)  # noqa: B904  it has its cause; no variable keeps it alive
 
 
 def _explained(error: Exception, dump: Dump) -> Exception:
-    is_typed = isinstance(error, (FuserError, Warning))  # a warning that the user made an error
+    is_typed = isinstance(error, (FuserError, Warning))  # a filter may raise a warning as an error
     is_own = isinstance(error, GivenScheduleError) or not isinstance(error, _OF_WHAT_WAS_MADE)
     if is_typed and is_own:
         return error
@@ -55,16 +55,15 @@ def build_error(error: Exception) -> FuserError:
 
 
 def cause_of(error: FuserError) -> str:
-    """The same text for fusions that fail alike, without names of kernels and numbers of lines."""
+    """A text that is equal for similar failures: it has no kernel names or line numbers."""
     text = re.sub(r"\bfused_\w+", "kernel", error.sentence)  # see analysis/names.py
     is_bug = isinstance(error, (CompileError, BuildError))
     return re.sub(r"\d+", "", text) if is_bug else text
 
 
 def with_innermost_frame(error: BaseException | None) -> BaseException | None:
-    """The error with the frame that raised it alone, if it is the system's.
-
-    The frames of the compiler above it say nothing about a full disk.
+    """The error. If it is the system's, its traceback keeps only the frame that raised it, because
+    the compiler's frames say nothing about, for example, a full disk.
     """
     frames = error.__traceback__ if isinstance(error, OF_SYSTEM) else None
     while frames is not None and frames.tb_next is not None:
@@ -73,7 +72,8 @@ def with_innermost_frame(error: BaseException | None) -> BaseException | None:
 
 
 def _of_system(error: OSError | MemoryError) -> BuildError:
-    """The name of a temporary file is random, so it is not in the sentence; see `cause_of`."""
+    """The error for the system's. A temporary file's random name must not be in the sentence, or
+    `cause_of` would differ."""
     file = getattr(error, "filename", None)
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return BuildError(
@@ -87,7 +87,7 @@ def _of_bug(error: Exception) -> BuildError:
     frames = traceback.extract_tb(error.__traceback__)
     place = "".join(f" in {one.filename}:{one.lineno}" for one in frames[-1:])
     return BuildError(
-        "A fusion could not be built, which is a bug of thunder_fuser", got=f"{told}{place}",
+        "A fusion could not be built, because thunder_fuser has a bug", got=f"{told}{place}",
         do="report it with the text of the stages",
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _with_files(failure: FuserError, dump: Dump) -> FuserError:
 
 
 def _add_kernel(failure: CompileError, dump: Dump) -> tuple[str, ...]:
-    """Adds the kernel as the compiler has read it, which in the emulator is more, and the log."""
+    """Adds the compiler's log, and the kernel as it read it (the emulator adds more text)."""
     for name, text in zip(failure.files, (failure.text, failure.log), strict=False):
         dump.add(name, text or "(nothing)\n")
     return failure.files

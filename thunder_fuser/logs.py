@@ -4,8 +4,8 @@
     THUNDER_FUSER_LOG=kernels,time python train.py
     thunder_fuser.kernels: fused_gelu_f32_pointwise: pointwise, reads ..., compiled in 312 ms
 
-A topic in the option is logged whatever the levels of the loggers, on stderr if no handler is set
-up. Without the option it is logged where its logger takes DEBUG, as Python's own modules do.
+A topic in the option is always logged, whatever the loggers' levels; without a handler it goes to
+stderr. Another topic is logged if its logger's level is DEBUG, as in Python's own modules.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FORMAT = logging.Formatter("%(name)s: %(message)s")
 
 
 def is_logged(topic: str) -> bool:
-    """Whether somebody wants to read about a topic."""
+    """True if the topic is in the option, or its logger's level is DEBUG."""
     return _LOGGERS[topic].isEnabledFor(logging.DEBUG) or _is_asked(topic)
 
 
 def log(topic: str, make: Callable[[], str]) -> None:
-    """Logs the text that `make` returns; without readers it is not called."""
+    """Logs the text that `make` returns. If the topic is not logged, `make` is not called."""
     if not is_logged(topic):
         return
     logger = _LOGGERS[topic]
@@ -52,7 +52,7 @@ def _is_asked(topic: str) -> bool:
 
 @contextmanager
 def timing(what: str) -> Iterator[None]:
-    """Logs the times of the stages inside, under the topic time; not inside of another one."""
+    """Logs the times of the stages in the block, under the topic time. Nested blocks do not log."""
     if is_collected() or not is_logged("time"):
         yield
         return

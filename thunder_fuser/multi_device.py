@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs on several devices do, as one frozen object.
+"""The parameters of programs on several devices, as one frozen object.
 
 >>> params = MultiDeviceParams()
 >>> print(params)  # doctest: +ELLIPSIS
@@ -24,9 +24,9 @@ BACKENDS = ("auto", "process_group", "point_to_point")
 class ExecutorParams:
     """How a program runs.
 
-    seconds: after which a device that has not come to a collective counts as dead. early:
-    collectives are posted early, and awaited by what reads them; else each is awaited at once.
-    streams: of a loop over an axis that the definition has over streams.
+    seconds: after these, a device that does not take part in a collective counts as dead. early:
+    whether a collective's wait stands before its first reader, or else directly behind it.
+    streams: the number of streams for an axis that the definition splits over streams.
     """
 
     seconds: float = 300.0
@@ -40,12 +40,12 @@ class ExecutorParams:
 
 @dataclass(frozen=True, slots=True)
 class LowerParams:
-    """What communication becomes.
+    """How communication is lowered.
 
-    overlap: whether products and communication become pipelines: auto asks the cost model. chunks:
-    of each device's part; 0: as the cost model says. backend: in place of pipelines through
-    memory that devices share: process_group for collectives of torch.distributed, point_to_point
-    for its sends and receives.
+    overlap: whether products and communication become pipelines; auto: the cost model decides.
+    chunks: of each device's part; 0: the cost model decides. backend: auto for pipelines through
+    memory that devices share, process_group for torch.distributed's collectives, point_to_point for
+    its sends and receives.
     """
 
     overlap: str = "auto"
@@ -69,11 +69,10 @@ class MultiDeviceParams:
     def with_(
         self, *, executor: Mapping[str, Any] | None = None, lower: Mapping[str, Any] | None = None
     ) -> MultiDeviceParams:
-        """The same with some fields replaced. OptionError for a field that is not there."""
+        """The same with some fields replaced. OptionError for an unknown field."""
         return MultiDeviceParams(
             _replaced(self.executor, executor or {}), _replaced(self.lower, lower or {})
         )
-
 
     def __str__(self) -> str:
         return ", ".join(f"{room}.{name}={value}" for room, name, value in self._fields())
@@ -85,7 +84,7 @@ class MultiDeviceParams:
 
     @staticmethod
     def parse(text: str) -> MultiDeviceParams:
-        """The params of such text, of which fields may be missing. OptionError if it is wrong.
+        """The params from a text. Missing fields have their defaults. OptionError if it is wrong.
 
         >>> MultiDeviceParams.parse("lower.overlap=never, executor.seconds=60").lower.overlap
         'never'

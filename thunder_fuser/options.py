@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option, one typed row each.
+"""The table of options, with one typed row for each.
 
 A value comes from the first of: the call's keyword, `with options(...)`, the environment, the
 default.
@@ -78,13 +78,14 @@ class Option:
         return value  # type: ignore[return-value]
 
     def _number(self, value: object) -> object:
-        """0.5, "0.5", 1 and words that stand for a number, as a float; others as they are."""
+        """0.5, "0.5", 1, and words with a number, as a float. Other values are unchanged."""
         if isinstance(value, (bool, str)) and value in self.words:
             return self.words[value]
         if isinstance(value, (int, str)) and not isinstance(value, bool):
             with suppress(ValueError, OverflowError):
                 return float(value)
         return value
+
     def _params(self, text: str) -> Value:
         try:
             return MultiDeviceParams.parse(text)  # type: ignore[return-value]
@@ -93,7 +94,7 @@ class Option:
             raise OptionError(what, **facts) from None
 
     def _wrong(self, value: object) -> list[str]:
-        """The words that are no choices."""
+        """The words in the value that are not among the choices."""
         words: list[object] = [value]
         if self.several:
             words = [word for word in str(value).replace(" ", "").split(",") if word]
@@ -120,14 +121,14 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
-        Option("fast_tracing", bool, True, "Thunder reads a program by shorter ways"),
+        Option("fast_tracing", bool, True, "Thunder traces with faster versions of its functions"),
         Option(
             "compile_ahead", bool, True, "all regions of a trace compile together, before their"
             " first calls",
         ),
         Option("cuda_graphs", bool, False, "calls on a GPU are captured in CUDA graphs"),
         Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
-        Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
+        Option("native_calls", bool, True, "C code finds programs, allocates and launches"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option(
             "autotune", float, 0.0, least=0, words={"off": 0.0, "on": 0.5, False: 0.0, True: 0.5},
@@ -177,7 +178,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 class OptionValues(TypedDict, total=False):
-    """The keywords of `options`, for editors and type checkers. OPTIONS says what they mean."""
+    """The keywords of `options`, for editors and type checkers. OPTIONS describes them."""
 
     strict: bool
     emulate: bool
@@ -212,7 +213,7 @@ class OptionValues(TypedDict, total=False):
 
 _Scope = Mapping[str, Value]
 _scopes: list[_Scope] = []
-# In a thread that does the work of another: the scopes that were open there.
+# In a thread that works for another one: the scopes that were open there.
 _held: ContextVar[tuple[_Scope, ...] | None] = ContextVar("held", default=None)
 
 
@@ -236,7 +237,7 @@ def option(name: str) -> Value:
 def options(**values: Unpack[OptionValues]) -> Iterator[None]:
     """Sets options until the block ends, on all threads: autograd runs backward on another one.
 
-    OptionError for an unknown name, or a value that the option does not take.
+    OptionError for an unknown name, or a value that the option does not accept.
     """
     with in_force(values):
         yield
@@ -244,7 +245,7 @@ def options(**values: Unpack[OptionValues]) -> Iterator[None]:
 
 @contextmanager
 def in_force(values: Mapping[str, object]) -> Iterator[None]:
-    """The same, for options in a mapping."""
+    """As `options`, for options in a mapping."""
     scope = {name: _row(name).parse(value) for name, value in values.items()}
     _scopes.append(scope)
     try:
@@ -254,7 +255,7 @@ def in_force(values: Mapping[str, object]) -> Iterator[None]:
 
 
 def with_options_as_now(job: Callable[[], T]) -> Callable[[], T]:
-    """The job, with the values that options have now, whenever and on whichever thread it runs."""
+    """The job, which sees the options' current values, whenever and on whichever thread it runs."""
     scopes = (*_scopes,)
 
     def run() -> T:
@@ -268,7 +269,7 @@ def with_options_as_now(job: Callable[[], T]) -> Callable[[], T]:
 
 
 def unknown_variables() -> dict[str, str]:
-    """{environment variable that is named as options are, and is none: the nearest option's}"""
+    """{environment variable with our prefix that is no option's: the nearest option's variable}"""
     known = {row.env for row in OPTIONS.values()}
     return {
         name: _nearest_variable(name)
@@ -285,7 +286,7 @@ _COMPILED = tuple(field.name for field in fields(CompileOptions) if field.name i
 
 
 def compile_options(schedules: tuple[tuple[int | str, Any], ...] = ()) -> CompileOptions:
-    """The current values of the options that change what is compiled, and a call's schedules."""
+    """The current values of the options that affect compilation, and a call's schedules."""
     values: dict[str, Any] = {name: option(name) for name in _COMPILED}
     return CompileOptions(**values, schedules=schedules)
 

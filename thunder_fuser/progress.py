@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line on stderr while a compilation takes long, which says what is being waited for.
+"""Shows a line on stderr during a long compilation, which says what is being waited for.
 
     thunder_fuser: compiling 12 of 40, 15 s
 
-It comes after 3 seconds and is erased as soon as the work ends. The option `progress` turns it
-off, or on where stderr is no terminal. The cursor waits at its beginning, so that what others print
-meanwhile writes over it.
+It appears after 3 seconds and is erased when the work ends. The option `progress` turns it off, or
+on if stderr is no terminal. The cursor waits at the line's beginning, so that other output
+overwrites it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from thunder_fuser.options import option
 from thunder_fuser.threads import make_lock
 
 AFTER_SECONDS = 3.0
-STEP_SECONDS = 0.1  # between two looks of the thread that draws
-PAUSE_SECONDS = 5.0  # works that follow each other sooner are one wait
-FADE_SECONDS = 2.0  # after the last sign of work whose end nobody tells
+STEP_SECONDS = 0.1  # between two updates of the line
+PAUSE_SECONDS = 5.0  # work that begins so soon after other work counts as the same wait
+FADE_SECONDS = 2.0  # work without a known end has ended if its last beat is older
 
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """A sign of work whose end nobody tells. It has ended where no function of `package` is running
-    in its thread."""
+    """A sign of life of work without a known end. The work has ended if no function of `package`
+    is running in its thread."""
 
     what: str = ""
     package: str = ""
@@ -50,7 +50,7 @@ class _Beat:
 
 
 class _Line:
-    """What is being done, and the line. Its thread lives while there is work."""
+    """The current work, and the line that shows it. Its thread runs while there is work."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -73,7 +73,7 @@ class _Line:
             self._draw("")
 
     def is_due(self) -> bool:
-        """Whether a sign of life is news."""
+        """True if the last beat is so old that a new one is needed."""
         return monotonic() - self._beat.at > STEP_SECONDS
 
     def beat(self, what: str, package: str) -> None:
@@ -124,7 +124,7 @@ class _Line:
         try:
             sys.stderr.write(f"\r{text}{blanks}\r")
             sys.stderr.flush()
-        except (OSError, ValueError, AttributeError):  # it was closed: nobody can be told
+        except (OSError, ValueError, AttributeError):  # stderr was closed
             text = ""
         self._drawn = text
 
@@ -134,7 +134,7 @@ _LINE = _Line()
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Says what is being done until the block ends, if that takes long."""
+    """Shows what the block does, if it takes long."""
     if not is_shown(option("progress")):
         yield
         return
@@ -146,33 +146,33 @@ def working(what: str) -> Iterator[None]:
 
 
 def still(what: str, package: str, mode: object = None) -> None:
-    """Says that something goes on in a package which does not tell us its end.
+    """Notes that work goes on in a package that does not signal its end.
 
-    It may be said for every op. mode: the option `progress` of the call, if it has its own.
+    It may be called for every op. mode: the option `progress` of the call, if it has its own.
     """
     if _LINE.is_due() and is_shown(mode or option("progress")):
         _LINE.beat(what, package)
 
 
 def hide() -> None:
-    """Erases the line, before something else is written to stderr."""
+    """Erases the line before other output to stderr."""
     _LINE.hide()
 
 
 def is_shown(mode: object) -> bool:
-    """Whether there is a line, for this value of the option."""
+    """True if the line is shown with this value of the option."""
     return mode == "force" or (mode == "on" and _is_terminal())
 
 
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
-    except (AttributeError, OSError, ValueError):  # there is none, or it was closed
+    except (AttributeError, OSError, ValueError):  # there is no stderr, or it was closed
         return False
 
 
 def _after_fork() -> None:
-    global _LINE  # noqa: PLW0603  its thread and its work are the parent's
+    global _LINE  # noqa: PLW0603  its thread and its work are only in the parent
     _LINE = _Line()
 
 

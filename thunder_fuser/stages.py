@@ -32,11 +32,9 @@ class Spent:
 
 
 _watchers: list[dict[str, Spent]] = []
-# What `collected` collects of this thread.
+# The times that `collected` collects in this thread.
 _own: ContextVar[dict[str, Spent] | None] = ContextVar("own", default=None)
-
-
-# The seconds of the stages inside the one that this thread is in.
+# The seconds of the stages inside this thread's current stage.
 _inside: ContextVar[list[float] | None] = ContextVar("inside", default=None)
 
 
@@ -52,7 +50,7 @@ def timed() -> Iterator[Mapping[str, Spent]]:
 
 
 def spent() -> dict[str, float]:
-    """{stage: seconds} of the innermost block that collects them; empty outside of one."""
+    """{stage: seconds} of the innermost `timed` block; empty outside of one."""
     return {name: one.seconds for name, one in _watchers[-1].items()} if _watchers else {}
 
 
@@ -68,13 +66,13 @@ def collected() -> Iterator[Mapping[str, Spent]]:
 
 
 def is_collected() -> bool:
-    """True inside of `collected`."""
+    """True inside `collected`, in this thread."""
     return _own.get() is not None
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Counts the block's time as the stage's; also a decorator."""
+    """Adds the block's time to the stage's. It is also a decorator."""
     own = _own.get()
     if not _watchers and own is None:
         yield

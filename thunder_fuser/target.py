@@ -22,9 +22,10 @@ from thunder_fuser.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Facts about a device. kind: cuda or cpu; an emulated one runs CUDA source on the CPU.
+    """Facts about a device. kind: cuda or cpu. emulated: it runs CUDA source on the CPU.
 
-    max_cluster: blocks that can reach each other's shared memory (sm_90: 8 anywhere, 16 on Hopper).
+    max_cluster: the most blocks that can access each other's shared memory (sm_90: 8 portably, 16
+    on Hopper).
     """
 
     kind: str
@@ -43,7 +44,7 @@ class Target:
 
     @property
     def launch_bytes(self) -> int:
-        """The cost of one more segment: the bytes that memory moves in the time of a launch."""
+        """The cost of one more segment: the bytes that memory transfers in the time of a launch."""
         return int(self.launch_seconds * self.bandwidth_bytes_per_s)
 
     @property

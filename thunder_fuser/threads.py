@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What threads share: locks that survive a fork, tables, and jobs that can be interrupted."""
+"""Locks that survive a fork, tables shared by threads, and jobs that can be interrupted."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def make_lock() -> Lock:
 
 
 def make_reentrant_lock() -> RLock:
-    """Such a lock, which a thread that holds it may take again."""
+    """A reentrant lock with the same property."""
     lock = RLock()
     _LOCKS.add(lock)
     return lock
 
 
 class cached_property(functools.cached_property[V]):
-    """As functools has it, without the lock of Python 3.10 and 3.11.
+    """functools.cached_property without the lock that it has in Python 3.10 and 3.11.
 
-    One lock for all instances makes threads wait for each other, and stays taken in a child forked
-    while another thread computes. Two threads may compute a value twice.
+    That lock is shared by all instances, so threads wait for each other. And it stays taken in a
+    child that is forked while another thread computes. Here two threads may compute a value twice.
     """
 
     def __init__(self, func: Callable[[Any], V]) -> None:
@@ -50,7 +50,7 @@ class cached_property(functools.cached_property[V]):
 
 
 def _free_all() -> None:
-    """What threading does for its own locks."""
+    """Releases all locks in a forked child, as threading does with its own."""
     for lock in list(_LOCKS):
         lock._at_fork_reinit()
 
@@ -62,7 +62,7 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True)
 class _Turn:
-    """The lock of a value that is being made, and how many threads hold it or wait for it.
+    """The lock of a value that is being made, and the number of threads that hold or await it.
 
     Waiting threads share the lock even if the table drops the value at once.
     """
@@ -73,7 +73,7 @@ class _Turn:
 
 @contextmanager
 def _taken(lock: Lock) -> Iterator[None]:
-    """Holds the lock; ends the wait for it in a job whose result is no longer needed."""
+    """Holds the lock. In a job that was abandoned, the wait for it raises AbandonedError."""
     while not lock.acquire(timeout=POLL_SECONDS):
         check_abandoned()
     try:
@@ -86,7 +86,7 @@ class SingleFlight(Generic[V]):
     """A table in which one thread makes a missing value while others wait for it.
 
     Values of different keys are made concurrently. values: the mapping that stores them. If it is
-    weak or bounded, values that it dropped are recomputed.
+    weak or bounded, values that it dropped are made again.
     """
 
     def __init__(self, values: MutableMapping[Hashable, V]) -> None:
@@ -122,7 +122,7 @@ class SingleFlight(Generic[V]):
             return self.values.get(key)
 
     def keys(self) -> list[Hashable]:
-        """Those of the values, and of what is being made."""
+        """The keys of the values, and of those that are being made."""
         with self._guard:
             return [*self.values, *self._turns]
 
@@ -143,7 +143,7 @@ class SingleFlight(Generic[V]):
 
 
 class Recent(OrderedDict[Hashable, V]):
-    """At most `most()` values, the least recently used first, which are dropped first."""
+    """An LRU table of at most `most()` values, the least recently used first."""
 
     def __init__(self, most: Callable[[], object]) -> None:
         super().__init__()
@@ -164,14 +164,14 @@ class Recent(OrderedDict[Hashable, V]):
 def first_time(cause: Hashable) -> bool:
     """True at the first call for this cause, so that a warning is given once.
 
-    Python's own filters compare texts, which may name the kernel or a file.
+    Python's own filters compare messages, which may contain the name of a kernel or a file.
     """
     mine = object()
     return WARNED.keep(cause, mine) is mine
 
 
 class Bounded(Generic[V]):
-    """A thread-safe table of at most `most` values, which drops the oldest."""
+    """A thread-safe table of at most `most` values. A new value replaces the oldest."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -211,22 +211,20 @@ class AbandonedError(Exception):
 
 # In a thread that runs a job: the event that says its result is no longer needed.
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
-
-
 # The number of a job, its value if it has one, and its error.
 _Ended = tuple[int, list[V], BaseException | None]
 
 
 def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
-    """The results, in order.
+    """Runs jobs in threads, and returns their results in order.
 
-    Raises the first job's error, or what interrupted the wait, after all jobs have ended. A thread
-    cannot be interrupted from outside, so a job that waits checks repeatedly:
+    If a job fails or the wait is interrupted, raises that error after all jobs have ended. A thread
+    cannot be interrupted from outside, so a job that waits must check repeatedly:
 
         while not done():
             check_abandoned()
 
-    One job of a job runs in its thread.
+    If a job itself runs a single job, that one runs in the same thread.
     """
     if len(jobs) == 1 and _abandoned.get() is not None:
         return [copy_context().run(jobs[0])]
@@ -271,10 +269,11 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
 
 
 def _next(ended: SimpleQueue[_Ended[V]]) -> _Ended[V]:
-    """Waits in short steps.
+    """Waits in short steps, because Python misses a signal that arrives just before a wait, and
+    handles it only when the wait ends.
 
-    Python misses a signal that arrives just before a wait, and handles it when the wait ends. A
-    queue in C, since an interrupt inside of a Future's methods may leave its lock taken for ever.
+    The queue is SimpleQueue, in C: an interrupt inside a Future's methods may leave its lock taken
+    for ever.
     """
     while True:
         with suppress(Empty):
@@ -289,14 +288,14 @@ def check_abandoned() -> None:
         raise AbandonedError
 
 
-# ---- jobs that nobody waits for
+# ---- background jobs
 
 
 class Background:
-    """Jobs whose results will be needed soon, if at all. Threads take them in their order.
+    """Jobs whose results may be needed soon. Threads take them in their order.
 
-    A job of a group that raises ends the group: what needs its result does the same work, and
-    raises where somebody can be told. At the interpreter's exit all are abandoned.
+    If a job raises, the rest of its group is dropped. A call that needs the result does the same
+    work, and raises the error to its caller. At the interpreter's exit all jobs are abandoned.
     """
 
     def __init__(self, most: int) -> None:
@@ -304,8 +303,8 @@ class Background:
         self._guard = make_lock()
         self._reset()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._reset)  # its threads are the parent's
-        # Before the interpreter waits for its threads; `atexit` would come after that.
+            os.register_at_fork(after_in_child=self._reset)  # the threads are only in the parent
+        # This runs before the interpreter waits for its threads; `atexit` would run after that.
         threading._register_atexit(self._end)  # type: ignore[attr-defined]
 
     def _reset(self) -> None:
@@ -315,7 +314,7 @@ class Background:
         self._is_over = False
 
     def add(self, jobs: Sequence[Callable[[], object]]) -> None:
-        """Begins a group of jobs."""
+        """Adds a group of jobs, and starts threads for them."""
         with self._guard:
             if not jobs or self._is_over:
                 return
@@ -326,7 +325,7 @@ class Background:
             threading.Thread(target=self._run, name="thunder_fuser background").start()
 
     def abandon(self) -> None:
-        """Ends all jobs, and returns when those that ran have ended."""
+        """Abandons all jobs, and returns when those that ran have ended."""
         with self._guard:
             self._groups.clear()
             abandoned, self._abandoned = self._abandoned, threading.Event()
@@ -340,7 +339,7 @@ class Background:
         self._abandoned.set()
 
     def is_idle(self) -> bool:
-        """Whether nothing runs."""
+        """True if no job runs."""
         return not self._threads
 
     def _run(self) -> None:
@@ -349,7 +348,7 @@ class Background:
             _abandoned.set(self._abandoned)
             try:
                 job()
-            except Exception:  # whatever it is: the call that needs the result raises it again
+            except Exception:  # whatever it is, the call that needs the result raises it again
                 group.clear()
 
     def _next(self) -> tuple[deque[Callable[[], object]], Callable[[], object]] | None:
@@ -363,9 +362,9 @@ class Background:
 
 
 class ForkGate:
-    """Keeps a fork waiting while other threads are in code with locks of its own.
+    """Delays a fork while other threads are in code that has its own locks.
 
-    A child has none of those threads, and such a lock would stay closed in it.
+    The child has none of those threads, so such a lock would stay taken in it.
     """
 
     def __init__(self) -> None:
@@ -377,7 +376,7 @@ class ForkGate:
 
     @contextmanager
     def passed(self) -> Iterator[None]:
-        """A fork waits until the block ends."""
+        """Makes a fork wait until the block ends."""
         with self._changed:
             self._inside += 1
         try:
@@ -398,6 +397,6 @@ class ForkGate:
         self._changed.release()
 
 
-MOST_BACKGROUND = 8  # threads; they compile in as many at a time as there are cores
-# One more than cores: while it plans in Python, each core has a compiler.
+MOST_BACKGROUND = 8  # threads; only one compiler runs for each core at a time
+# One thread more than cores: while one plans in Python, each core has a compiler.
 BACKGROUND = Background(min((os.cpu_count() or 1) + 1, MOST_BACKGROUND))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our version, and the check of torch's before Thunder's own import fails with a worse message."""
+"""Our version, and a check of torch's, since Thunder's import fails with a worse message."""
 
 from __future__ import annotations
 

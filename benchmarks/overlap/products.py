@@ -22,6 +22,7 @@ from torch.distributed import ProcessGroup
 from benchmarks.overlap.points import GATHER, SCATTER
 from thunder_fuser.communication import pipelines
 from thunder_fuser.communication.cost import Bandwidths, Decision, decide
+from thunder_fuser.communication.pipelines import all_gather_products, matmul_reduce_scatter
 
 
 class Products(Protocol):
@@ -152,7 +153,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (shard, weight), by, (m, n) = ctx.saved_tensors, ctx.by, gradient.shape
         k = weight.shape[0]
-        return *pipelines.all_gather_matmul_backward(
+        return *all_gather_matmul_backward(
             gradient, shard, weight, by.group, gather=by.decision(GATHER, k, m, n, shard),
             scatter=by.decision(SCATTER, m, n, k, shard),
         ), None  # fmt: skip
@@ -164,7 +165,7 @@ class _Scatter(torch.autograd.Function):
         ctx.save_for_backward(a, weight)
         ctx.by = by
         decision = by.decision(SCATTER, a.shape[0], a.shape[1], weight.shape[1], a)
-        return pipelines.matmul_reduce_scatter(a, weight, by.group, decision)
+        return matmul_reduce_scatter(a, weight, by.group, decision)
 
     @staticmethod
     @once_differentiable
@@ -172,7 +173,7 @@ class _Scatter(torch.autograd.Function):
         (a, weight), by = ctx.saved_tensors, ctx.by
         m, k = a.shape
         decision = by.decision(GATHER, m, weight.shape[1], k, a)
-        return *pipelines.matmul_reduce_scatter_backward(
+        return *matmul_reduce_scatter_backward(
             gradient, a, weight, by.group, decision
         ), None  # fmt: skip
 
@@ -191,7 +192,47 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (a, shard), by, (m, n) = ctx.saved_tensors, ctx.by, gradient.shape
         k = shard.shape[1]
-        return *pipelines.all_gather_linear_backward(
+        return *all_gather_linear_backward(
             gradient, a, shard, by.group, gather=by.decision(GATHER, n, k, m, a),
             scatter=by.decision(SCATTER, n, m, k, a),
         ), None  # fmt: skip
+
+
+# ---- gradients
+
+
+@torch.no_grad()
+def all_gather_matmul_backward(
+    gradient: torch.Tensor, shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup,
+    *, gather: Decision, scatter: Decision,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of shard and weight. Only the shard was saved, so it is gathered again.
+
+    gradient: the result's, [m, n]. The sum over ranks is rounded to the dtype after each rank.
+    """
+    of_shard = matmul_reduce_scatter(gradient, weight.t(), group, scatter)
+    (of_weight,) = all_gather_products(shard, [("left", gradient)], group, gather)
+    return of_shard, of_weight
+
+
+@torch.no_grad()
+def matmul_reduce_scatter_backward(
+    gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, gather: Decision
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of a and b, which share one gather of the result's gradient [m/W, n]."""
+    wanted = [("rows", b.t()), ("right", a.t())]
+    of_a, of_b = all_gather_products(gradient, wanted, group, gather)
+    return of_a, of_b
+
+
+@torch.no_grad()
+def all_gather_linear_backward(
+    gradient: torch.Tensor, a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup,
+    *, gather: Decision, scatter: Decision,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of a and shard, for FSDP's linear. The weight is gathered again.
+
+    gradient: the result's, [m, n]. The shard's is a sum over ranks, each of which has its own a.
+    """
+    (of_a,) = all_gather_products(shard, [("right", gradient)], group, gather)
+    return of_a, matmul_reduce_scatter(gradient.t(), a, group, scatter)

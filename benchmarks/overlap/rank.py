@@ -150,7 +150,7 @@ def _point(
     if timed:
         every = {**pieces(problem), **calls}
         found["ms"], found["host_us"] = _times(every, sets, problem, seconds)
-    exchanges = [one for one in CACHE.entries().values() if isinstance(one, SymmetricExchange)]
+    exchanges = [one for _, one in CACHE.entries() if isinstance(one, SymmetricExchange)]
     found["flags"] = "kernels" if any(one.by_kernels for one in exchanges) else "stream"
     errors = from_all(found["errors"], problem.group)
     found["errors"] = {name: max(one[name] for one in errors) for name in found["errors"]}
@@ -183,7 +183,7 @@ def _error(result: torch.Tensor, expected: torch.Tensor) -> float:
 def _poison(problem: Problem, like: torch.Tensor) -> None:
     """NaN in the memory that ranks share, and in the memory that results will get."""
     _finish(problem)
-    for entry in CACHE.entries().values():
+    for _, entry in CACHE.entries():
         if isinstance(entry, Exchange):
             entry.local.fill_(torch.nan)
     held = [torch.full_like(like, torch.nan, dtype=problem.dtype) for _ in range(_SETS + 1)]
@@ -193,7 +193,7 @@ def _poison(problem: Problem, like: torch.Tensor) -> None:
 
 def _finish(problem: Problem) -> None:
     """All devices have done what they were told."""
-    for entry in CACHE.entries().values():
+    for _, entry in CACHE.entries():
         if isinstance(entry, Exchange):
             entry.finish(30.0)
     if problem.device.type == "cuda":

@@ -41,7 +41,7 @@ def test_wrong_rates_are_measured_again(tmp_path: Path, change: dict[str, object
     write(store, NAME, H200)
     path = store.root / NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.warns(CacheWarning, match="It is measured again"):
+    with pytest.warns(CacheWarning, match="The rates are measured again"):
         assert read(store, NAME) is None
 
 

@@ -47,7 +47,7 @@ def test_the_same_memory_again() -> None:
 
 @pytest.mark.parametrize("changed", [
     {"program": "q"}, {"statement": "T4"}, {"strides": (1, 4)}, {"dtype": torch.int32},
-    {"stream": 1}, {"thread": 1}, {"group": "0"}, {"parity": 1},
+    {"stream": 1}, {"thread": 1}, {"group": "0"},
     {"sizes": (3, 4), "strides": (4, 1)},
 ], ids=lambda changed: next(iter(changed)))  # fmt: skip
 def test_every_field_is_part_of_the_key(changed: dict[str, object]) -> None:
@@ -72,8 +72,8 @@ def test_the_least_recently_used_of_a_group_go_in_pairs() -> None:
 
     def use(statement: str, group: str = "0") -> Held:
         of = key(1, statement=statement, group=group)
-        return cache.next(
-            of.pair(), lambda: Held(statement, 20, log), lambda: log.append(f"before {group}")
+        return cache.get(
+            of, lambda: Held(statement, 20, log), lambda: log.append(f"before {group}"), count=2
         )
 
     first = [use("a"), use("a"), use("a")]
@@ -91,8 +91,8 @@ def test_the_least_recently_used_of_a_group_go_in_pairs() -> None:
 
 def test_the_newest_stays_whatever_its_size() -> None:
     cache, log = BufferCache(most_bytes=10), []
-    one = cache.next(key(1).pair(), lambda: Held("a", 50, log), lambda: None)
-    other = cache.next(key(1).pair(), lambda: Held("a", 50, log), lambda: None)
+    one = cache.get(key(1), lambda: Held("a", 50, log), lambda: None, count=2)
+    other = cache.get(key(1), lambda: Held("a", 50, log), lambda: None, count=2)
     assert one is not other
     assert log == []
 
@@ -101,12 +101,25 @@ def test_released_groups_begin_anew() -> None:
     cache, log = BufferCache(), []
     for statement in ("a", "b"):
         of = key(1, statement=statement, group="0")
-        cache.next(of.pair(), lambda: Held("x", 1, log), lambda: None)
+        cache.get(of, lambda: Held("x", 1, log), lambda: None, count=2)
     cache.release("0", lambda: log.append("before"), statement="a")
     assert log == ["before", "x"]
-    assert [one.statement for one in cache.entries()] == ["b"]
+    assert [one.statement for one, _ in cache.entries()] == ["b"]
     cache.release("0", lambda: log.append("before"))
     cache.release("0", lambda: log.append("before"))
     assert log == ["before", "x"] * 2
-    cache.next(key(1, group="0").pair(), lambda: Plain(torch.empty(1)), lambda: None)
-    assert [one.parity for one in cache.entries()] == [0]
+    assert cache.entries() == []
+
+
+def test_a_buffer_that_cannot_be_made_is_made_at_the_next_call() -> None:
+    """No buffer is used twice in a row meanwhile."""
+    cache, of = BufferCache(), key(1)
+
+    def fail() -> Plain:
+        raise ValueError
+
+    first = cache.get(of, lambda: Plain(torch.empty(1)), lambda: None, count=2)
+    with pytest.raises(ValueError):
+        cache.get(of, fail, lambda: None, count=2)
+    assert [one for _, one in cache.entries()] == [first]
+    assert cache.get(of, lambda: Plain(torch.empty(1)), lambda: None, count=2) is not first

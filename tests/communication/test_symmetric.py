@@ -117,7 +117,7 @@ def test_samples(ranks: list[SymmetricExchange]) -> None:
     assert ranks[0].sample() is None
 
 
-def test_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group's time-out, the option's seconds, or for ever."""
     group = SimpleNamespace(
         _get_backend=lambda _: SimpleNamespace(
@@ -125,8 +125,8 @@ def test_patience(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     )
     cpu = torch.device("cpu")
-    assert symmetric._patience(group, cpu) == 180
+    assert symmetric._timeout(group, cpu) == 180
     with options(peer_timeout=5):
-        assert symmetric._patience(group, cpu) == 5
+        assert symmetric._timeout(group, cpu) == 5
     with options(peer_timeout=0):
-        assert symmetric._patience(group, cpu) == float("inf")
+        assert symmetric._timeout(group, cpu) == float("inf")

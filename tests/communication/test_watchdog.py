@@ -19,7 +19,7 @@ from thunder_fuser.errors import PeerError
 class Stream:
     """Calls on a stream, each done or not."""
 
-    patience = 10.0
+    timeout = 10.0
 
     def __init__(self) -> None:
         self.calls = self.done = self.sampled = 0
@@ -37,7 +37,7 @@ class Stream:
         self.sampled = wanted = self.calls
         return lambda: self.done >= wanted
 
-    def late(self, seconds: float) -> PeerError:
+    def timeout_error(self, seconds: float) -> PeerError:
         return PeerError("rank 3, all_gather", expected=f"flags within {seconds:g} seconds")
 
 
@@ -49,7 +49,7 @@ def dog() -> Watchdog:
 
 def looks(dog: Watchdog, times: list[float], samples: dict) -> None:
     for now in times:
-        dog.look(samples, now)
+        dog.check(samples, now)
 
 
 def test_a_stream_that_makes_progress(
@@ -59,7 +59,7 @@ def test_a_stream_that_makes_progress(
     stream, samples = Stream(), {}
     for now in range(0, 100, 5):
         stream.call(dog)
-        dog.look(samples, now)
+        dog.check(samples, now)
         stream.done = stream.calls
     assert not caplog.records
     looks(dog, [101.0, 102.0, 500.0], samples)
@@ -72,10 +72,10 @@ def test_a_stream_that_waits(dog: Watchdog, caplog: pytest.LogCaptureFixture) ->
     stream, samples = Stream(), {}
     for now in range(0, 11):
         stream.call(dog)
-        dog.look(samples, float(now))
+        dog.check(samples, float(now))
     assert not caplog.records
     with caplog.at_level(logging.CRITICAL):
-        dog.look(samples, 10.5)
+        dog.check(samples, 10.5)
     assert caplog.messages == [
         "rank 3, all_gather has waited for another rank for 10.5 s: aborting.",
         "rank 3, all_gather: expected flags within 10.5 seconds",
@@ -86,12 +86,12 @@ def test_the_last_call_is_watched(dog: Watchdog, caplog: pytest.LogCaptureFixtur
     """One that came after the sample was taken, and before it was found done."""
     stream, samples = Stream(), {}
     stream.call(dog)
-    dog.look(samples, 0.0)
+    dog.check(samples, 0.0)
     stream.call(dog)
     stream.done = 1
     looks(dog, [1.0, 5.0], samples)
     assert not caplog.records
-    dog.look(samples, 11.5)
+    dog.check(samples, 11.5)
     assert len(caplog.records) == 2
 
 
@@ -106,7 +106,7 @@ def test_what_is_freed_or_broken_is_forgotten(
 
     freed.call(dog)
     broken.call(dog)
-    dog.look(samples, 0.0)
+    dog.check(samples, 0.0)
     dog.forget(freed)
     looks(dog, [1.0, 100.0], samples)
     assert not dog._outstanding
@@ -123,7 +123,7 @@ def test_the_thread() -> None:
         stream.done = stream.calls
         until(lambda: not dog._outstanding and not dog._is_asked.is_set())
     assert not ended
-    stream.patience = 0.02  # type: ignore[misc]
+    stream.timeout = 0.02  # type: ignore[misc]
     stream.call(dog)
     until(lambda: bool(ended))
     dog.forget(stream)
@@ -142,7 +142,7 @@ sys.path.insert(0, {folder!r})
 from test_watchdog import Stream
 from thunder_fuser.communication.watchdog import Watchdog
 stream = Stream()
-stream.patience = 0.05
+stream.timeout = 0.05
 stream.call(Watchdog(os.abort, lambda: None, poll=0.02))
 time.sleep(60)
 """

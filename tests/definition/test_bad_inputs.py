@@ -65,7 +65,7 @@ ARGUMENTS: dict[str, tuple[list[Any], str]] = {
     "a wrapper": (
         [TwoTensor(X, X), 1],
         "argument T0: expected a plain strided tensor, "
-        "got a TwoTensor, a class with rules of its own",
+        "got a TwoTensor, a class that overrides torch's functions",
     ),
     "zeros without memory": (
         [torch._efficientzerotensor(4, 6), 1],

@@ -38,6 +38,6 @@ def expected(x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
 
 def poison() -> None:
     """Old content must not be in a result."""
-    for entry in held_by_programs().entries().values():
+    for _, entry in held_by_programs().entries():
         assert isinstance(entry, Plain)
         entry.tensor.fill_(torch.nan)

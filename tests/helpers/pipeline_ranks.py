@@ -23,6 +23,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.overlap.products import (
+    all_gather_linear_backward,
+    all_gather_matmul_backward,
+    matmul_reduce_scatter_backward,
+)
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser.communication import buffers, shared, transports
 from thunder_fuser.communication.bandwidths import bandwidths
@@ -31,13 +36,10 @@ from thunder_fuser.communication.cost import Decision
 from thunder_fuser.communication.exchange import Exchange, Form
 from thunder_fuser.communication.pipelines import (
     all_gather_linear,
-    all_gather_linear_backward,
     all_gather_matmul,
-    all_gather_matmul_backward,
     all_gather_products,
     matmul_all_reduce,
     matmul_reduce_scatter,
-    matmul_reduce_scatter_backward,
 )
 from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transports import exchange_for, release, why_not
@@ -77,7 +79,7 @@ def poison() -> None:
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
     dist.barrier()
-    for entry in buffers.CACHE.entries().values():
+    for _, entry in buffers.CACHE.entries():
         if isinstance(entry, Exchange):
             entry.local.fill_(torch.nan)
     if DEVICE.type == "cuda":
@@ -215,12 +217,12 @@ def check_changing_shapes() -> None:
             for case in cases((m, 20, 12), torch.float32, way(True, 2), turn):
                 check(case, torch.float32)
             held = buffers.CACHE.entries()
-            assert sum(one.bytes for one in held.values()) <= small or len(held) <= 2
+            assert sum(one.bytes for _, one in held) <= small or len(held) <= 2
     finally:
         buffers.CACHE.most_bytes = kept
     assert buffers.CACHE.counts["evicted"] > before
     keys: list[object] = [None] * group.size()
-    dist.all_gather_object(keys, list(buffers.CACHE.entries()))
+    dist.all_gather_object(keys, [key for key, _ in buffers.CACHE.entries()])
     assert keys == keys[:1] * len(keys)
     release(group, DEVICE)
     assert not buffers.CACHE.entries()
@@ -233,12 +235,11 @@ def check_memory_is_kept() -> None:
     a, w = whole(0, 8, 8, torch.float32), whole(1, 8, 8, torch.float32)
     for _ in range(4):
         all_gather_matmul(a, w, group, way(True, 1))
-    entries = list(buffers.CACHE.entries().items())
-    assert [key.parity for key, _ in entries] == [0, 1]
+    entries = buffers.CACHE.entries()
     assert [entry.epoch for _, entry in entries if isinstance(entry, Exchange)] == [2, 2]
     results = [all_gather_matmul(a, w, group, way(True, 1)) for _ in range(2)]
     assert results[0].data_ptr() != results[1].data_ptr()
-    assert [entry for _, entry in entries] == list(buffers.CACHE.entries().values())
+    assert entries == buffers.CACHE.entries()
     release(group, DEVICE)
 
 

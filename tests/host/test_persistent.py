@@ -37,7 +37,7 @@ def check(fd: FusionDefinition, x: torch.Tensor, scale: float = 2.0) -> torch.Te
 
 
 def addresses() -> list[int]:
-    held = held_by_programs().entries().values()
+    held = [one for _, one in held_by_programs().entries()]
     return [one.tensor.data_ptr() for one in held if isinstance(one, Plain)]
 
 
@@ -151,7 +151,7 @@ def test_the_memory_of_a_program_that_is_gone(empty_cache: BufferCache) -> None:
         for columns in (COLUMNS, COLUMNS + 1):
             check(fd, torch.randn(ROWS, columns), 7.0)
         gc.collect()
-        assert [key.sizes for key in held_by_programs().entries()] == [(1, COLUMNS + 1)]
+        assert [key.sizes for key, _ in held_by_programs().entries()] == [(1, COLUMNS + 1)]
         assert empty_cache.counts["evicted"] == 1
 
 

@@ -170,8 +170,8 @@ BROKEN = (
     ("send(T0[0:4], -1)", "send(T0[0:4], 3)", "another device than this one"),
     ("send(T0[0:4], -1)", "send(T0[0:4], T1)", "a tensor and a distance"),
     ("send(T0[0:4], -1)", "send(T0[0:4])", "a tensor and a distance"),
-    ("send(T0[0:4], -1)", "T0", "sends and receives alone"),
-    (FIRST, "P0 = post(mesh=(0, 1, 2), on='mesh_x')", "sends and receives alone"),
+    ("send(T0[0:4], -1)", "T0", "only sends and receives"),
+    (FIRST, "P0 = post(mesh=(0, 1, 2), on='mesh_x')", "only sends and receives"),
     (FIRST, FIRST.replace("on='mesh_x'", "on='mesh_y'"), "a mesh and its dimension"),
     (FIRST, FIRST.replace(", on='mesh_x'", ""), "a mesh and its dimension"),
     # buffers are live, and left alone until the wait

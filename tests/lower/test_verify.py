@@ -145,7 +145,7 @@ def test_a_barrier_that_some_threads_do_not_reach(barrier: Statement, name: str)
     scratch = [Variable("sum", F, ZERO), Array("scratch", F, 1, shared_offset=0)]
     some = symbol(name, 0, 32).lt(16)
     body = [*scratch, THREAD, Let("u", None, T + 1)]
-    told = "not all threads of a block come here"
+    told = "not all threads of a block reach this barrier"
     assert told in refused(*body, If(some, (barrier,)))
     assert told in refused(*body, If(some, (), (barrier,)))
     assert told in refused(*body, If(some, (loop(barrier),)))
@@ -243,5 +243,5 @@ def test_no_barrier_may_be_where_only_some_threads_come(name: str) -> None:
     thread = Let("thread", None, Coordinate(ParallelType.TIDX))
     some = If(symbol("thread", 0, 31).lt(1), (WAIT,))
     assert verify_kernel(replace(whole, body=(thread, *whole.body, WAIT)))
-    with pytest.raises(VerifyError, match="not all threads of a block come here: thread"):
+    with pytest.raises(VerifyError, match="not all threads of a block reach this barrier: thread"):
         verify_kernel(replace(whole, body=(thread, *whole.body, some)))

@@ -209,9 +209,9 @@ CLUSTER_CASES = {
     "a gate told twice": (
         expect() + expect(first="false"),
         expect(),
-        "gate 32 is told what to expect again",
+        "gate 32 gets a new byte count",
     ),
-    "a gate that is not made": (expect(first="false"), expect(), "gate 32 is told"),
+    "a gate that is not made": (expect(first="false"), expect(), "gate 32 gets a new byte count"),
     "a barrier of one block": (
         "if (blockIdx.y % 2) gates_ready();",
         "if (blockIdx.y < 4) gates_ready();",

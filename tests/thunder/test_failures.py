@@ -228,9 +228,7 @@ def test_a_bug_falls_back_and_says_that_it_is_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(compiler, "emit", fails(AssertionError("a row of 7")))
     (one,) = told(lambda: jit()(X))
     text = str(one.message)
-    assert (
-        "a bug of thunder_fuser, got AssertionError: a row of 7".replace(", got", ": got") in text
-    )
+    assert "thunder_fuser has a bug: got AssertionError: a row of 7" in text
     assert f"test_failures.py:{LINE})" in text and "report it" in text
     (folder, _) = paths_in(text)
     assert {path.name for path in folder.iterdir()} >= STAGES - {"4_kernel_0.cpp"}

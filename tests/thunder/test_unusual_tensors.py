@@ -182,7 +182,7 @@ def test_classes(name: str, warm: bool) -> None:
 def test_a_class_falls_back_aloud() -> None:
     """One warning that names the class; an error under strict."""
     argument = CLASSES["TwoTensor"]()
-    with pytest.warns(UserWarning, match="a TwoTensor, a class with rules of its own"):
+    with pytest.warns(UserWarning, match="a TwoTensor, a class that overrides torch's functions"):
         jit(lambda a: a * 2 + 1)(argument)
     with pytest.raises(InputError, match=r"argument 0 of .*: expected a plain strided tensor"):
         jit(lambda a: a * 2 + 1, fuser_strict=True)(argument)

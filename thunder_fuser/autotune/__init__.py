@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers: each says which parts it accepts, chooses parameters, and transforms the axes."""
+"""Autotuning: measures other schedules of a kernel on the device, and keeps the fastest."""

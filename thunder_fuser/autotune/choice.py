@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice between the schedules of a kernel: what it is, and where it is kept.
+"""The autotuner's choice of a schedule for a kernel, and its entry in the store.
 
     recipe of a choice   the kernel as its scheduler makes it, its sizes, device, driver, compiler
     its entry            {"schedule": "def schedule(s): ...", "seconds": 1.2e-05, ...}
 
-An entry is data: the schedule is read and checked like one that a user gives, never run.
+An entry is data: its schedule is parsed and checked like a user's, and never run as code.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ KIND = "choice"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The fastest schedule of a kernel, of those that were tried.
+    """The fastest schedule of a kernel among those that were tried.
 
-    schedule: its text, empty where the scheduler's own is as fast; params: in a few words.
-    seconds, own_seconds: of a call with it, and with the scheduler's own. tried: how many
-    schedules ran; wrong: those whose results differed, which are a bug; spent: seconds of search,
-    of which `asked` were given.
-    from_store: whether another process, or an earlier one, has made the choice.
+    schedule: its text; empty if the scheduler's own is as fast. params: the same in a few words.
+    seconds, own_seconds: of a call with it, and with the scheduler's own. tried: the number of
+    schedules that ran. wrong: those with different results, which are a bug. spent: the seconds of
+    the search. asked: the seconds that it was given.
+    from_store: whether another process, or an earlier one, made the choice.
     """
 
     schedule: str
@@ -47,7 +47,7 @@ class Choice:
 
     @property
     def gain(self) -> float:
-        """How many times as fast as the scheduler's own: 1 where that was chosen."""
+        """The speed relative to the scheduler's own schedule; 1 if that was chosen."""
         return self.own_seconds / self.seconds if self.seconds else 1.0
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Choice:
 
 
 def recipe_of(own: ScheduledFusion, source: KernelSource, device: torch.device) -> Recipe:
-    """The key of a kernel's choice: all that the times of its schedules depend on."""
+    """The recipe of a kernel's choice: everything on which the times of its schedules depend."""
     if own.target.is_cpu:
         base, flags = library_recipe_of(source), [f"threads={torch.get_num_threads()}"]
     else:
@@ -71,8 +71,8 @@ def recipe_of(own: ScheduledFusion, source: KernelSource, device: torch.device) 
 
 
 def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None:
-    """The choice that the store has; None if there is none that can be read, or one after a search
-    of less than half of these seconds."""
+    """The choice in the store. None if there is none that can be read, or if its search had less
+    than half of these seconds."""
     found = store.get(recipe) if store else None
     if found is None:
         return None
@@ -86,7 +86,7 @@ def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None
 
 
 def _is_whole(choice: Choice) -> bool:
-    """Whether its fields have their types, which JSON does not promise."""
+    """True if its fields have their types, which JSON does not check."""
     numbers = choice.seconds, choice.own_seconds, choice.tried, choice.spent, choice.asked
     texts = choice.schedule, choice.params
     return all(type(one) in (int, float) for one in numbers) and all(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of one part, each with its schedule -> their results on the same arguments, their times.
+"""Runs kernels with different schedules of one part on the same arguments: results and times.
 
-The arguments are made up: random numbers of the part's types, sizes and strides. A result's memory
-holds NaN or -1 before a kernel writes it, so an element that is left out is seen.
+The arguments are random numbers in the part's types, sizes and strides. A result's memory is filled
+with NaN or -1 before a kernel writes it, so a missing element is detected.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod, sqrt
+from statistics import median_high
 from typing import Any
 
 import torch
@@ -28,16 +29,16 @@ from thunder_fuser.threads import cached_property
 
 FLUSH_BYTES = 64 << 20  # written over a CPU's caches
 FLUSHED_CACHES = 2  # of a GPU
-ULPS = 16  # of pointwise work: a CPU's vectors and single elements have functions of their own
+ULPS = 16  # for pointwise work: a CPU has different functions for vectors and single elements
 LARGEST_INTEGER = 100
 PACKED = (torch.float4_e2m1fn_x2,)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a kernel of a part is called with: the values of inputs, and the memory of results.
+    """The arguments of a part's kernels: the values of inputs, and the memory of results.
 
-    first: the inputs that a result overwrites, as they were.
+    first: copies of the inputs that results overwrite.
     """
 
     part: Part
@@ -52,7 +53,7 @@ class Arguments:
         return [*known, *(result.data_ptr() for result in self.results)]
 
     def restore(self) -> None:
-        """As before any call: what is overwritten is whole, and nothing else is written yet."""
+        """Restores the inputs that results overwrite, and marks other results as unwritten."""
         taken = dict(self.part.overwrites)
         for name, result in zip(self.part.outputs, self.results, strict=True):
             if name in taken:
@@ -75,7 +76,7 @@ def arguments_of(part: Part, device: torch.device) -> Arguments:
 
 
 def _largest_integer(part: Part) -> int:
-    """Below the size of every axis that something is looked up along."""
+    """A bound for integers, so that they are valid indices of every axis that is indexed."""
     looked_up = [e for e in part.exprs if e.row.kind is OpKind.INDEX]
     sizes = [size for e in looked_up for n in (*e.inputs, *e.outputs)
              if n in part.tensors for size in part.tensors[str(n)].sizes]  # fmt: skip
@@ -104,7 +105,7 @@ def _random(count: int, dtype: torch.dtype, device: torch.device, most: int) -> 
         return torch.randint(0, 256, (count,), dtype=torch.uint8, device=device).view(dtype)
     if dtype.is_floating_point:
         return torch.randn(count, device=device).to(dtype)
-    low = 0 if most < LARGEST_INTEGER else 1  # 1: a divisor is not zero
+    low = 0 if most < LARGEST_INTEGER else 1  # 1, so that no divisor is zero
     return torch.randint(low, max(most, low + 1), (count,), device=device).to(dtype)
 
 
@@ -113,7 +114,7 @@ def _empty(view: TensorView, strides: Sequence[int], device: torch.device) -> to
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its bytes where torch has no kernels for its type."""
+    """The tensor, or its bytes if torch has no kernels for its type."""
     return tensor.view(torch.uint8) if tensor.dtype in PACKED else tensor
 
 
@@ -137,9 +138,8 @@ class Trial:
 
     @property
     def median(self) -> float:
-        """Seconds of a call."""
-        ordered = sorted(self.times)
-        return ordered[len(ordered) // 2]
+        """The median of the seconds of a call."""
+        return median_high(self.times)
 
 
 class Bench:
@@ -153,7 +153,7 @@ class Bench:
     # ---- results
 
     def run(self, trial: Trial) -> list[torch.Tensor]:
-        """Its results, of a call on fresh arguments."""
+        """The results of a call on restored arguments."""
         with self._current():
             self.arguments.restore()
             self._call(trial)()
@@ -161,7 +161,7 @@ class Bench:
             return [readable(result).clone() for result in self.arguments.results]
 
     def is_right(self, trial: Trial) -> bool:
-        """True if the results are those of the first trial, but for rounding."""
+        """True if the results equal those of the first trial, except for rounding."""
         found = self.run(trial)
         if not self.reference:
             self.reference = found
@@ -180,7 +180,7 @@ class Bench:
         return lambda: run(*given, threads)
 
     def _current(self) -> AbstractContextManager[object]:
-        """The device is the current one, whose stream events are recorded on."""
+        """Makes the device the current one, because events are recorded on its stream."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _wait(self) -> None:
@@ -191,7 +191,7 @@ class Bench:
 
     @cached_property
     def _flush(self) -> torch.Tensor:
-        """What is written over the caches before each call."""
+        """The memory that is written before each call, to flush the caches."""
         size = FLUSH_BYTES
         if self.device.type == "cuda":
             facts = torch.cuda.get_device_properties(self.device)
@@ -199,10 +199,10 @@ class Bench:
         return torch.empty(size // 4, dtype=torch.int32, device=self.device)
 
     def rounds(self, trials: Sequence[Trial], least: int, most: int, until: float) -> None:
-        """Times each trial once a round, in turns, so that a drifting clock meets them alike.
+        """Times each trial once in each round, so that a drifting clock affects all alike.
 
         Ends after `most` rounds, or after `least` if `until` (time.monotonic) is past. Each round
-        begins with another trial: the first one after a wait may be slower than the rest.
+        begins with another trial, because the first one after a wait may be slower than the rest.
         """
         with self._current():
             calls = [(trial, self._call(trial)) for trial in trials]
@@ -223,9 +223,9 @@ class Bench:
             trial.times.append(time.perf_counter() - begin)
 
     def _cuda_round(self, calls: Sequence[tuple[Trial, Callable[[], object]]]) -> None:
-        """The writes over the cache also keep the device busy until the launch has come."""
+        """Times a round. The flushes also keep the device busy until the launch is enqueued."""
         pairs = [_event_pair() for _ in calls]
-        self._flush.zero_()  # a queue for the first one too
+        self._flush.zero_()  # keeps it busy for the first call too
         for (_, call), (start, end) in zip(calls, pairs, strict=True):
             self._flush.zero_()
             start.record()
@@ -244,7 +244,8 @@ def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 
 def _bound(part: Part) -> float:
-    """How much sums in another order may differ, in units of the last place of their largest."""
+    """The allowed difference of sums in another order, in units in the last place of the largest
+    element."""
     sums = [e for e in (*part.reductions, *part.scans) if rounds(part, e.outputs[0])]
     most = 1
     for expr in sums:
@@ -254,8 +255,8 @@ def _bound(part: Part) -> float:
 
 
 def _is_near(found: torch.Tensor, expected: torch.Tensor, bound: float) -> bool:
-    """Elements differ by few units in the last place of their type, or by `bound` units of the
-    type of the computation, relative to the largest element. Others must be equal."""
+    """True if elements differ by few units in the last place of their type, or by `bound` units of
+    the computation's type relative to the largest element. Integers must be equal."""
     if not (expected.is_floating_point() or expected.is_complex()):
         return torch.equal(found, expected)
     dtype = torch.float64 if expected.dtype is torch.float64 else torch.float32

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's schedule -> the fastest of those around it, measured on the device.
+"""Searches the fastest schedule around a scheduler's own, by measurements on the device.
 
-1. The store may know the choice of this kernel on this device.
-2. Candidates are neighbours in the scheduler's parameter space (schedule/spaces.py), which are
-   legal (schedule/rules.py). A few at a time are compiled, compared with the scheduler's own
-   kernel, and timed in turns with it. The search goes on around the best one.
-3. The best ones and the scheduler's own are timed once more, in turns. The scheduler's own wins
-   ties within noise, so no kernel gets slower.
+1. The store may have the choice for this kernel on this device.
+2. Candidates are legal (schedule/rules.py) neighbours in the scheduler's parameter space
+   (schedule/spaces.py). A few at a time are compiled, checked against the scheduler's own kernel,
+   and timed in turns with it. The search goes on around the best one.
+3. The best ones and the scheduler's own are timed again, in turns. The scheduler's own wins if the
+   difference is within noise, so no kernel gets slower.
 
-A kernel has `seconds` in all, a process the option autotune_total. One kernel is measured at a time
-on a device, by all threads and by all processes that share a store.
+A search takes at most `seconds`, all searches of a process the option autotune_total. On a device
+one kernel is measured at a time, among all threads and all processes that share a store.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Tuner:
         self.emit, self.device, self.seconds = emit, device, seconds
 
     def choice(self, own: ScheduledFusion) -> Choice | None:
-        """The choice for a kernel, searched for if the store has none; None if it is not tuned:
-        on the emulator, during the capture of a graph, or when the process's time is spent."""
+        """The choice for a kernel: the store's, or else a new one. None if the kernel is not tuned:
+        on the emulator, during a graph's capture, or when the process's time is spent."""
         source = self.emit(own)
         if source is None or not can_measure(own, self.device):
             return None
@@ -88,7 +88,9 @@ class Tuner:
                 found = stored(store, recipe, self.seconds)  # another process may have made it
                 if found is not None:
                     return found
-                stack.enter_context(store.turn(_device_recipe(recipe)))
+                # The lock of the device, among the processes that share the store.
+                on_device = Recipe("device", "", "", recipe.arch, recipe.flags, "")
+                stack.enter_context(store.turn(on_device))
             stack.enter_context(_MEASURING)
             stack.enter_context(working(f"autotuning kernel {source.name}"))
             made, binaries = self._made(own)
@@ -101,7 +103,7 @@ class Tuner:
         return made
 
     def _made(self, own: ScheduledFusion) -> tuple[Choice, Binaries]:
-        """The choice, and the binaries of its kernel: the others are forgotten."""
+        """The choice, and the binaries of its kernel. Those of other candidates are dropped."""
         with _spending() as left:
             if left <= 0:
                 raise _NotTunedError("the time in option autotune_total is spent")
@@ -121,7 +123,7 @@ class Search:
         self.bench = Bench(own.part, tuner.device)
         self.trials: list[Trial] = []
         self.wrong: list[str] = []
-        self.to_compile = 0.0  # seconds, as the first kernel took
+        self.to_compile = 0.0  # the seconds that the first kernel took
 
     def choice(self) -> tuple[Choice, Binaries]:
         """The fastest schedule that was found, and its binaries."""
@@ -168,12 +170,12 @@ class Search:
             yield one
 
     def _right(self, batch: list[ScheduledFusion]) -> list[Trial]:
-        """Those that compile, with the results that the scheduler's own kernel has."""
+        """The candidates that compile, and have the results of the scheduler's own kernel."""
         made = run_jobs([partial(self._compiled, one) for one in batch], threads=TOGETHER)
         found = [one for one in made if isinstance(one, Trial)]
         right = []
         for one in found:
-            with suppress(LaunchError):  # more than the device has: no room for such a cluster
+            with suppress(LaunchError):  # for example, the device has no room for such a cluster
                 if self.bench.is_right(one):
                     right.append(one)
                 else:
@@ -181,14 +183,14 @@ class Search:
         return right
 
     def _compiled(self, scheduled: ScheduledFusion) -> Trial | Exception:
-        """The trial, or why there is no kernel: too much shared memory, for example."""
+        """The trial, or the error, for example because of too much shared memory."""
         part, target = self.own.part, self.own.target
         try:
             source = self.tuner.emit(scheduled)
             with unstored() as binaries:
                 launcher = launcher_for(part, source, target, self.tuner.device)
             return Trial(scheduled, launcher, tuple(binaries))
-        except Exception as error:  # whatever it is: the scheduler's own kernel does without it
+        except Exception as error:  # whatever it is, the scheduler's own kernel remains
             if scheduled is self.own:
                 raise
             told = f"{scheduled.params}: not tried, {type(error).__name__}: {error}"
@@ -228,17 +230,13 @@ def can_measure(own: ScheduledFusion, device: torch.device) -> bool:
 
 
 class _NotTunedError(Exception):
-    """Why a kernel keeps its scheduler's schedule. Never leaves this module."""
+    """The reason why a kernel is not tuned. It never leaves this module."""
 
-
-def _device_recipe(recipe: Recipe) -> Recipe:
-    """A recipe whose turn is that of the device."""
-    return Recipe("device", "", "", recipe.arch, recipe.flags, "")
 
 
 @contextmanager
 def _spending() -> Iterator[float]:
-    """The seconds that the process may still spend; what the block takes is spent."""
+    """Yields the seconds that the process may still spend. Adds those of the block to the count."""
     start = time.monotonic()
     try:
         yield float(option("autotune_total")) - _SPENT[0]  # type: ignore[arg-type]
@@ -247,11 +245,11 @@ def _spending() -> Iterator[float]:
 
 
 def forget() -> None:
-    """Clears the choices in memory, and the time that was spent. The store stays."""
+    """Clears the choices in memory, and the count of spent time. The store stays."""
     _CHOICES.values.clear()
     _SPENT[0] = 0.0
 
 
 _CHOICES: SingleFlight[Choice] = SingleFlight(Recent(lambda: MOST_KEPT))
 _MEASURING: Any = make_lock()
-_SPENT = [0.0]  # under _MEASURING
+_SPENT = [0.0]  # guarded by _MEASURING

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Definition -> what runs it on plain tensors and storages.
+"""The Executable of a Definition, which runs it on plain tensors and storages.
 
 (target, device, input keys, options)  ->  HostProgram
 
-A call may give logical sizes that a storage does not determine. They become part of the definition:
+A call may give logical sizes that a storage does not determine. They become part of a definition:
 
     entry of T0: [i0{31}], allocation [i0.o, i0.i]
     call with a storage of 32 elements and the logical shape (31,)
@@ -56,9 +56,10 @@ ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
 
 
 class Programs:
-    """Compiles on a miss. The first thread that asks for a key compiles; the others wait.
+    """The programs of a fusion. A missing one is compiled by the first thread that needs it, while
+    others wait.
 
-    Callables refer to this object and not to an Executable, so they outlive an eviction.
+    Callables refer to this object and not to an Executable, so an eviction does not break them.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -96,10 +97,10 @@ class Programs:
         self, compiled: Callable[[], HostProgram], keys: tuple[InputKey, ...],
         params: MultiDeviceParams, device: torch.device,
     ) -> HostProgram:  # fmt: skip
-        """Compiles a program. One that communicates is compared with those of the other ranks, once
-        for such sizes: strides and addresses may differ from rank to rank.
+        """Compiles a program. If it communicates, it is compared with the other ranks' programs.
 
-        PeerError on all ranks if programs differ, or if one rank cannot compile its own.
+        That happens once for such sizes, because strides and addresses may differ from rank to
+        rank. PeerError on all ranks if programs differ, or if a rank cannot compile its own.
         """
         key = (params, tuple((one.sizes, one.value) for one in keys))
         meshes = () if key in self._agreed else meshes_of(self.fusion, keys)
@@ -109,7 +110,7 @@ class Programs:
         try:
             program = compiled()
         except Exception:
-            with suppress(PeerError):  # the others raise it; here the cause says more
+            with suppress(PeerError):  # the other ranks raise it; here the cause says more
                 agree(FAILED, meshes, device, seconds)
             raise
         number = digest(program.segmented.fusion, statements(program.text), params.lower)
@@ -120,7 +121,7 @@ class Programs:
     def plan_ahead(
         self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
     ) -> None:
-        """Plans and compiles for calls with such arguments, and loads nothing."""
+        """Plans and compiles for calls with such arguments, but loads nothing."""
         if self._is_called(keys, target, options):
             return
 
@@ -129,27 +130,27 @@ class Programs:
 
         key = (target, keys, options)
         build_kernels(self._ahead.get(key, planned), target)
-        if self._is_called(keys, target, options):  # the call was faster
+        if self._is_called(keys, target, options):  # a call came meanwhile, and needs it no more
             self._ahead.drop(key)
 
     def _is_called(
         self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
     ) -> bool:
-        """Whether a call has or makes the program."""
+        """True if a call has made the program, or is making it."""
         known: Iterable[Any] = self._flight.keys()
         return any((one[0], *one[2:]) == (target, keys, options) for one in known)
 
     def _planned_ahead(
         self, target: Target, keys: tuple[InputKey, ...], options: CompileOptions
     ) -> Planned | None:
-        """What `plan_ahead` has planned, or is planning; it is used once."""
+        """The plan of `plan_ahead`, which is waited for if it is being made. It is used once."""
         planned = self._ahead.wait_for((target, keys, options))
         self._ahead.drop((target, keys, options))
         return planned
 
 
 def target_for(device: torch.device, options: CompileOptions) -> Target:
-    """The target of tensors on a device; of meta tensors that of CPU tensors."""
+    """The target for tensors on a device. Meta tensors have that of CPU tensors."""
     if device.type == "cuda":
         return target_of_device(device.index or 0)
     return EMULATOR if options.emulate else CPU
@@ -167,7 +168,7 @@ class Executable:
         self._shaped: Bounded[Executable] = Bounded(MOST_VARIANTS)
 
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
-        """What runs a call, and the memory behind its arguments."""
+        """The Executable that runs a call, and the memory of the call's arguments."""
         if not self._bound.has_layouts:
             return self, arguments
         check_count(self.fusion, arguments)
@@ -182,13 +183,13 @@ class Executable:
     def execute(
         self, arguments: Sequence[Any], target: Target | None, schedules: Schedules = ()
     ) -> list[Any]:
-        """Runs the definition on plain tensors, storages and numbers, each of them checked."""
+        """Checks plain tensors, storages and numbers, and runs the definition on them."""
         executable, values = self.bind(arguments)
         check_kinds(executable.fusion, values)
         return executable.callable(target, schedules)(*values)  # type: ignore[no-any-return]
 
     def callable(self, target: Target | None = None, schedules: Schedules = ()) -> Runner:
-        """The function that finds the program of a call by one lookup and runs it."""
+        """The function that finds a call's program by one lookup, and runs it."""
         options = compile_options(schedules)
         return self._callables.get_or_make(
             (target, options), lambda: _dispatch(self.programs, self._bound, target, options)
@@ -198,7 +199,7 @@ class Executable:
 def _dispatch(
     programs: Programs, bound: Bound, target: Target | None, options: CompileOptions
 ) -> Runner:
-    """The warm path of one target. It keeps no Executable alive, so no reference cycle arises."""
+    """The warm path for one target. It does not refer to the Executable, which would be a cycle."""
     fusion = programs.fusion
     kinds = [(name, _kind(fusion, name)) for name in fusion.inputs]
 

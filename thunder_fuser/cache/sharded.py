@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition on DTensors -> the definition on their local tensors, for one mesh and placements.
+"""Runs a definition on DTensors: on their local tensors, for one mesh and placements.
 
     execute(DTensor [8, 4] Shard(0), DTensor [4] Replicate())
-->  the definition with T0 on mesh_x, on the local [4, 4] and [4]; results are DTensors
+->  runs the definition with T0 on mesh_x, on the local [4, 4] and [4]; results are DTensors
 
     placements (Shard(0), Replicate()) on a mesh [2, 4]    axis 0 on mesh_y
 
-Our placements of results must agree with DTensor's.
+The results' placements must agree with those that DTensor would give them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from thunder_fuser.runtime.evaluate import values_of
 from thunder_fuser.target import Target
 from thunder_fuser.threads import Bounded
 
-MOST_SHAPES = 256  # sets of local shapes for which one entry keeps the placements of results
+MOST_SHAPES = 256  # sets of local shapes for which an entry caches the results' placements
 
 Placements = tuple[Any, ...]
 
 
 class ShardedEntry:
-    """One definition for one mesh and placements of its DTensors."""
+    """A definition for one mesh and one set of placements of its DTensors."""
 
     def __init__(self, executable: Executable, arguments: Sequence[Any]) -> None:
         self._executable = executable
@@ -70,13 +70,13 @@ class ShardedEntry:
         ]
 
     def _spec(self, result: Any, places: Placements) -> Any:
-        """The DTensorSpec of a local result. It is cached: making it takes longer than a kernel."""
+        """The DTensorSpec of a local result. It is cached, since to make it is slow."""
         if not isinstance(result, torch.Tensor):
             return None
         return DTensor.from_local(result, self.mesh, places, run_check=False)._spec
 
     def _places(self, arguments: Sequence[Any], local: Sequence[Any]) -> list[Placements]:
-        """The placements of the results, which our rules and DTensor's must agree on."""
+        """The placements of the results. CommunicationError if DTensor's rules give others."""
         fusion = self._executable.fusion
         executable, values = self._executable.bind(local)
         check_arguments(executable.fusion, values)
@@ -85,7 +85,7 @@ class ShardedEntry:
         placed, mesh = place(special), mesh_of(_first(arguments))
         names = [names_of(r)[0] for r in placed.definition if r.op == "add_output"]
         every = [_result_placements(placed.places[name], mesh, name) for name in names]
-        if not placed.moves:  # DTensor may move something else, and give other placements
+        if not placed.moves:  # else DTensor may communicate differently, with other placements
             check_placements(define(tuple(whole)), arguments, every)
         return [p for p, o in zip(every, special.outputs, strict=True) if o.alias is None]
 
@@ -102,7 +102,7 @@ def _first(arguments: Sequence[Any]) -> Any:
 
 
 def shard(executable: Executable, arguments: Sequence[Any]) -> ShardedEntry:
-    """The entry for such DTensors; InputError or MeshError if they do not go together."""
+    """The entry for such DTensors; InputError or MeshError if they do not fit together."""
     fusion = executable.fusion
     has_meshes = any(view.mesh is not None for view in fusion.tensors.values())
     mesh = mesh_of(_first(arguments))
@@ -156,13 +156,13 @@ def mesh_of(value: Any) -> Mesh:
 
 
 def local_of(value: Any) -> torch.Tensor:
-    """The local tensor of a DTensor, after the collective that makes it has ended."""
+    """The local tensor of a DTensor. Waits for the collective that makes it."""
     local = value._local_tensor
     return local.trigger_wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def sharding_of(name: str, value: Any) -> Sharding:
-    """The sharding of a DTensor; InputError if it is not Shard and Replicate in equal parts."""
+    """The sharding of a DTensor; InputError for other placements than even Shard and Replicate."""
     found = placement_of(name, value)
     if found.partial:
         raise _unplaced(name, "Shard and Replicate", value.placements)
@@ -170,8 +170,8 @@ def sharding_of(name: str, value: Any) -> Sharding:
 
 
 def placement_of(name: str, value: Any) -> Placement:
-    """The placement of a DTensor; InputError if it is not Shard, Replicate and Partial, or if the
-    devices do not divide an axis."""
+    """The placement of a DTensor; InputError for placements other than Shard, Replicate and
+    Partial, or if the devices do not divide an axis."""
     try:
         words = list(map(word_of, value.placements))
     except ValueError:
@@ -237,8 +237,8 @@ def check_placements(
 ) -> None:
     """Raises CommunicationError if DTensor would place a result differently.
 
-    fusion: specialised, with the sizes of whole tensors. Its ops run in torch on DTensors without
-    data. Nothing is compared if DTensor lacks a rule for one of them.
+    It runs the ops in torch on DTensors without data. If DTensor has no rule for an op, nothing is
+    compared. fusion: specialised, with the sizes of whole tensors.
     """
     theirs = _propagated(fusion, arguments)
     for output, mine, other in zip(fusion.outputs, ours, theirs or ours, strict=True):

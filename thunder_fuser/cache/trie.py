@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trie over op records, and its leaves: what runs a definition.
+"""The trie over op records. Its leaves are cache entries, which run definitions.
 
 Definitions with equal first records share a path.
 
@@ -47,7 +47,7 @@ from thunder_fuser.threads import Bounded, make_lock
 
 
 class FusionEntry:
-    """A definition in the cache. number: its id, which no other definition ever gets."""
+    """A definition in the cache. number: its id, which is never used for another definition."""
 
     def __init__(self, definition: Definition, number: int) -> None:
         self.definition = definition
@@ -56,8 +56,8 @@ class FusionEntry:
         self._executable: Executable | None = None
         self._lock = make_lock()
         self._sharded: Bounded[ShardedEntry] = Bounded(MOST_VARIANTS)
-        self.is_expected = False  # made ahead of the first lookup of a call
-        # An item for each call that runs: append and pop are atomic, a counter is not.
+        self.is_expected = False  # true if it was made before a call looked it up
+        # An item for each running call. A list, because append and pop are atomic.
         self.users: list[None] = []
 
     @property
@@ -66,7 +66,7 @@ class FusionEntry:
         return self.prepare().fusion
 
     def prepare(self) -> Executable:
-        """What runs the definition, made at the first call. Raises the definition's error."""
+        """The Executable, made at the first call. Raises the definition's error if it has one."""
         if self._executable is None:
             with self._lock:
                 self._define()
@@ -84,7 +84,7 @@ class FusionEntry:
                 self.error = error.with_traceback(None)
 
     def held_programs(self) -> list[tuple[ProgramKey, HostProgram]]:
-        """The programs held now, each with its key."""
+        """The programs that the entry holds now, with their keys."""
         return self.prepare().programs.items()
 
     # ---- use
@@ -92,13 +92,13 @@ class FusionEntry:
     def plan_ahead(
         self, keys: tuple[InputKey, ...], device: torch.device, options: CompileOptions
     ) -> None:
-        """Plans and compiles for calls with such arguments on a device, and loads nothing."""
+        """Plans and compiles for calls with such arguments on a device, but loads nothing."""
         programs = self.prepare().programs
         with timing(f"definition {self.number}, ahead"):
             programs.plan_ahead(keys, target_for(device, options), options)
 
     def pin(self) -> None:
-        """Until `unpin` the cache does not evict the entry. Pins are counted."""
+        """Keeps the cache from evicting the entry until `unpin`. Pins are counted."""
         self.users.append(None)
 
     def unpin(self) -> None:
@@ -107,10 +107,10 @@ class FusionEntry:
     def execute(
         self, arguments: Sequence[Any], target: Target | None = None, schedules: Schedules = ()
     ) -> list[Any]:
-        """Runs the fusion, every argument checked.
+        """Checks every argument and runs the fusion.
 
         A result whose memory no strides describe is an AllocatedTensor. The results are DTensors
-        if arguments are.
+        if any argument is one.
         """
         self.pin()
         try:
@@ -130,9 +130,6 @@ class FusionEntry:
         )
         return self._sharded.get_or_make(key, lambda: shard(self.prepare(), arguments))
 
-    def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
-        """What runs a call, and the memory behind its arguments."""
-        return self.prepare().bind(arguments)
 
     def program_for(
         self,
@@ -150,7 +147,7 @@ class FusionEntry:
             options = replace(options, dump=str(Path(options.dump) / name))
         self.pin()
         try:
-            executable, values = self.bind(arguments)
+            executable, values = self.prepare().bind(arguments)
             return executable.programs.program_for(values, target, options)
         finally:
             self.unpin()
@@ -158,7 +155,7 @@ class FusionEntry:
 
 @dataclass(eq=False, slots=True)
 class TrieNode:
-    """One record on a path. entry: of a definition that ends here. visits: lookups through it."""
+    """One record on a path. entry: if a definition ends here. visits: lookups that passed here."""
 
     record: OpRecord | None = None
     children: dict[OpRecord, TrieNode] = field(default_factory=dict)
@@ -168,9 +165,9 @@ class TrieNode:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Hits, misses, evictions since the last reset; fusions, failed and nodes in the cache now.
+    """Hits, misses and evictions since the last reset; fusions, failures and nodes held now.
 
-    visits: lookups through each node, in the order in which the cache prints them.
+    visits: lookups that passed each node, in the order in which the cache prints the nodes.
     """
 
     fusions: int
@@ -209,9 +206,9 @@ class FusionCache:
     def _clear(self) -> None:
         self.root = TrieNode()
         self.hits = self.misses = self.evictions = self._nodes = 0
-        # By number, the least recently used first, with definitions that failed.
+        # By number, the least recently used first. Includes definitions that failed.
         self._leaves: OrderedDict[int, FusionEntry] = OrderedDict()
-        # Evicted entries that are still referenced; a lookup returns them to the trie.
+        # Evicted entries that are still referenced. A lookup returns them to the trie.
         self._evicted: WeakValueDictionary[Definition, FusionEntry] = WeakValueDictionary()
 
     # ---- which cache
@@ -263,7 +260,7 @@ class FusionCache:
         return entry
 
     def expect(self, definition: Definition) -> FusionEntry:
-        """The entry of a definition that a call will look up, where it counts as a miss."""
+        """The entry of a definition, made before a call looks it up; that look-up is a miss."""
         with self._lock:
             node, depth = self._walk(definition)
             if node.entry is not None and depth == len(definition):
@@ -273,19 +270,17 @@ class FusionCache:
             return entry
 
     def own(self, definition: Definition) -> Definition:
-        """The cache's equal definition, so that callers share one object; else the argument.
-
-        Neither counts nor recency change.
-        """
+        """The cache's own object for an equal definition, so that callers share it; else the
+        argument. Changes neither counts nor the LRU order."""
         with self._lock:
             node, depth = self._walk(definition)
         found = node.entry if depth == len(definition) else None
         return definition if found is None else found.definition
 
     def _walk(self, definition: Definition, visits: int = 0) -> tuple[TrieNode, int]:
-        """The node of the definition's first records that the trie has, and their number.
+        """The last node on the definition's path that the trie has, and its depth.
 
-        visits: how many lookups this one counts as.
+        visits: is added to the visits of the nodes on the path.
         """
         node = self.root
         node.visits += visits
@@ -311,8 +306,8 @@ class FusionCache:
     def _add(
         self, node: TrieNode, depth: int, definition: Definition, visits: int
     ) -> FusionEntry:
-        """A new path from the node of the first `depth` records on."""
-        hash(definition)  # raises before a new path is begun
+        """Adds the path behind the node of the first `depth` records, and the entry at its end."""
+        hash(definition)  # an unhashable definition raises here, before the trie is changed
         entry = self._evicted.pop(definition, None)
         entry = entry or FusionEntry(definition, next(self._numbers))
         for record in definition[depth:]:
@@ -332,7 +327,7 @@ class FusionCache:
             self._evict()
 
     def _evict(self, keep: FusionEntry | None = None) -> None:
-        """Evicts the least recently used leaves beyond the capacity, except those in use."""
+        """Evicts the least recently used leaves beyond the capacity. Skips those in use."""
         excess = len(self._leaves) - self._max_fusions
         if excess <= 0:
             return
@@ -344,7 +339,7 @@ class FusionCache:
             self.evictions += 1
 
     def _prune(self, definition: Definition) -> None:
-        """Removes a definition's entry and the records that lead to no other one."""
+        """Removes a definition's entry, and the nodes that lead to no other entry."""
         path = [self.root]
         for record in definition:
             path.append(path[-1].children[record])
@@ -356,14 +351,14 @@ class FusionCache:
             del parent.children[node.record]
             self._nodes -= 1
 
-    # ---- what is held
+    # ---- contents
 
     def num_fusions(self) -> int:
-        """The number of definitions in the cache, without those that failed."""
+        """The number of definitions in the cache that have not failed."""
         return self.stats().fusions
 
     def stats(self) -> CacheStats:
-        """Counts of lookups, and of what the cache holds."""
+        """The counts of lookups and of the cache's contents."""
         with self._lock:
             visits = tuple(node.visits for node, _ in self._in_order())
             failed = sum(entry.error is not None for entry in self._leaves.values())
@@ -379,7 +374,7 @@ class FusionCache:
         return "\n".join([head, *tree])
 
     def _in_order(self) -> Iterator[tuple[TrieNode, int]]:
-        """Every node below the root, depth first, with its indent, which grows at each fork."""
+        """Every node below the root, depth first, with its indent. The indent grows at forks."""
         stack = [(node, 0) for node in reversed(self.root.children.values())]
         if len(stack) > 1:
             stack = [(node, 1) for node, _ in stack]

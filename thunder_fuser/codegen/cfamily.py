@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> C++: what CUDA and the CPU share. A dialect subclass spells loops and the head.
+"""Kernel -> C++: what CUDA and the CPU share. Subclasses print the loops and the function's head.
 
 Let("T2", f32, Math("add", ("T0_e", "T1_e")))   ->  const float T2 = (T0_e + T1_e);
 
-STATEMENTS and VALUES say how each node is spelled: a node type and the function that prints it.
+STATEMENTS and VALUES have the function that prints each type of node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CPrinter:
         self.index, self.condition = self.indices.index, self.indices.condition
 
     def source(self) -> KernelSource:
-        """The whole text, prelude in front, and how to launch it."""
+        """The whole text, with the prelude in front, and how to launch it."""
         statements = indented(self.block(self.kernel.body))
         body = "\n".join([*self.head(), *statements, "}", ""])
         before = f"{prelude.select(body, self.dialect)}\n"
@@ -61,7 +61,7 @@ class CPrinter:
         )
 
     def head(self) -> list[str]:
-        """The lines up to and with the function's opening brace."""
+        """The lines up to the function's opening brace, which is included."""
         raise NotImplementedError(self.dialect)
 
     def loop_head(self, loop: nodes.For) -> list[str]:
@@ -69,20 +69,20 @@ class CPrinter:
         raise NotImplementedError(self.dialect)
 
     def parameters(self) -> list[str]:
-        """The declarations of the kernel's parameters. Sizes are those that the body has named."""
+        """The declarations of the kernel's parameters, and of the sizes that the body uses."""
         sizes = [f"const {self.size_type(name)} {name}" for name in self.sizes.values]
         return [*(_declaration(p) for p in self.kernel.parameters), *sizes]
 
     def size_type(self, name: str) -> str:
-        """A divisor is two numbers of 32 bits."""
+        """The type of a size's parameter. A divisor is two numbers of 32 bits in one i64."""
         return "i64" if name.startswith("divisor") else self.index_type
 
     def block(self, statements: Iterable[nodes.Statement]) -> list[str]:
-        """The lines of statements, those of bodies indented."""
+        """The lines of statements. Bodies are indented."""
         return [line for s in statements for line in STATEMENTS[type(s)](self, s)]
 
     def value(self, value: nodes.Value | nodes.Address, dtype: DataType | None = None) -> str:
-        """An expression; dtype is the type that a Literal is printed in."""
+        """An expression. dtype: the type in which a Literal is printed."""
         if isinstance(value, Literal):
             assert dtype is not None
             return literal_text(value, dtype)
@@ -114,7 +114,7 @@ def _declaration(parameter: nodes.Parameter) -> str:
     return f"{const_word}{kind}* {alone}{parameter.name}"
 
 
-# ---- statements, each to its lines
+# ---- statement -> lines
 
 
 def _if(p: CPrinter, s: nodes.If) -> list[str]:
@@ -193,7 +193,7 @@ STATEMENTS: Mapping[type, Callable[[CPrinter, Any], list[str]]] = {
 }
 
 
-# ---- values, each to its expression
+# ---- value -> expression
 
 
 def _math(p: CPrinter, value: nodes.Math) -> str:
@@ -224,13 +224,13 @@ def _load(p: CPrinter, load: nodes.Load) -> str:
 
 
 def _ring_load(p: CPrinter, load: nodes.RingLoad) -> str:
-    size = p.sizes.number(load.size)  # first, so that sizes keep their numbers
+    size = p.sizes.number(load.size)  # first: sizes are numbered in the order of use
     typed = ", ".join(map(p.as_index, [p.index(load.first), p.index(load.at), size]))
     return _where(p, load, f"ldr<{load.width}>({load.buffer}, {typed})")
 
 
 def _where(p: CPrinter, load: nodes.Load | nodes.RingLoad, text: str) -> str:
-    """What is loaded where the condition holds; else zero."""
+    """The loaded value where the condition holds, else zero."""
     if load.condition is nodes.TRUE:
         return text
     return f"({p.condition(load.condition)}) ? {text} : {p.type_of(load.dtype, load.width)}{{}}"
@@ -247,7 +247,7 @@ def _random(p: CPrinter, value: nodes.Random) -> str:
 
 
 def _checked_index(p: CPrinter, value: nodes.CheckedIndex) -> str:
-    """CUDA stops the kernel; the CPU goes on at 0 and notes the failure for the host."""
+    """CUDA stops the kernel. The CPU goes on with index 0, and records the failure for the host."""
     operand = p.value(value.operand, value.dtype)
     note = f", {value.number}, failed" if p.dialect == "cpu" else ""
     return f"checked_index<{p.index_type}>({operand}, {value.size}{note})"

@@ -9,7 +9,7 @@ from thunder_fuser.codegen.cfamily import REDUCERS, CPrinter, indented
 from thunder_fuser.codegen.literals import C_TYPES, literal_text
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import For, Kernel, Statement, Variable, statements_in
+from thunder_fuser.lower.kernel import For, Kernel, Variable, statements_in
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -18,14 +18,14 @@ PARALLEL_WORK = 32768
 def emit_cpu(kernel: Kernel) -> KernelSource:
     """The C++ source of a kernel: `void NAME(..., int threads)`.
 
-    One with checks takes `i64* failed` before the threads: the number of a check that failed, and
-    the value that did.
+    A kernel with checks also takes `i64* failed` before the threads. It writes there the number of
+    a check that failed, and the value that failed it.
     """
     return replace(CpuPrinter(kernel).source(), threaded=kernel.work > PARALLEL_WORK)
 
 
 class CpuPrinter(CPrinter):
-    """The CPU dialect. Indices are 64 bits wide: there is nothing to save."""
+    """The CPU dialect. Indices have 64 bits, since 32 bits are no faster."""
 
     dialect: Dialect = "cpu"
 
@@ -48,7 +48,7 @@ class CpuPrinter(CPrinter):
         return self._streamed(loop) if loop.streams else super().loop(loop)
 
     def _streamed(self, loop: For) -> list[str]:
-        """The loop in pieces for which its streams, all equally full, have room.
+        """The loop in pieces. A piece ends when the streams' buffers, all equally full, are full.
 
         for (i64 j_b = 0, j_e; j_b < N; j_b = j_e) {
           j_e = T2_s.end(j_b, N);
@@ -76,9 +76,10 @@ class CpuPrinter(CPrinter):
         name, extent = loop.variable, self.index(loop.extent)
         head = f"for (i64 {name} = 0; {name} < {extent}; ++{name}) {{"
         if loop.parallel.is_block:
-            inside = len(loop.body) == 1 and _is_block(loop.body[0])
+            inner = loop.body[0]
+            inside = len(loop.body) == 1 and isinstance(inner, For) and inner.parallel.is_block
             if loop.parallel is ParallelType.BIDY and self.kernel.grid[0] > 1:
-                return [head]  # collapsed into the loop around it
+                return [head]  # the outer loop's collapse(2) includes it
             both = " collapse(2)" if inside else ""
             return [f"#pragma omp parallel for{both} num_threads(threads) if (threads > 1)", head]
         if loop.parallel is not ParallelType.VECTORIZE:
@@ -89,9 +90,6 @@ class CpuPrinter(CPrinter):
         clauses = [f"reduction({op}_{v.dtype.short} : {v.name})" for op, v in loop.accumulators]
         return " ".join(["#pragma omp simd", *clauses])
 
-
-def _is_block(statement: Statement) -> bool:
-    return isinstance(statement, For) and statement.parallel.is_block
 
 
 def _reduction(op: str, into: Variable) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> CUDA C++: blocks and threads are the hardware's, short loops are unrolled."""
+"""Kernel -> CUDA C++: blocks and threads are the hardware's, and short loops are unrolled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CudaPrinter(CPrinter):
     def head(self) -> list[str]:
         bounds = f"{self.kernel.threads[0] * self.kernel.threads[1]}"
         if self.kernel.blocks > 1:
-            bounds += f", {self.kernel.blocks}"  # the compiler then takes no more registers
+            bounds += f", {self.kernel.blocks}"  # limits the registers that the compiler takes
         arguments = ",\n    ".join(self.parameters())
         cluster = self.kernel.cluster
         dims = f" __cluster_dims__(1, {cluster}, 1)" if cluster > 1 else ""

@@ -3,8 +3,8 @@
 
 8*i + n1*j  ->  i * 8 + j * size0        i - 4 < 0  ->  i < 4
 
-A size (ir/size_symbols.py) is one of the kernel's last arguments, which a launch passes. So calls
-of other sizes run the same text, which is what compiled kernels are found by:
+Sizes (ir/size_symbols.py) are the kernel's last arguments, which a launch passes. So calls with
+other sizes have the same text, and find the same compiled kernel by it:
 
     i0_o * 4096   4096 is a size   ->  i0_o * size0, and 4096 at the launch
     i0_o / 768                     ->  index_div(i0_o, divisor1)
@@ -17,7 +17,7 @@ from thunder_fuser.ir.size_symbols import Sized
 
 
 class Indices:
-    """Prints the indices of one kernel, and collects the sizes they name.
+    """Prints the indices of one kernel, and collects the sizes in them.
 
     wide: whether indices have 64 bits.
     """
@@ -43,7 +43,7 @@ class Indices:
         return f"{a} {sign} {b}"
 
     def _division(self, op: str, x: str, d: int) -> str:
-        """By a size with a multiplication; of wide indices by the number itself, in the text."""
+        """Division by a size: a multiplication. Wide indices are divided by a constant instead."""
         if not isinstance(d, Sized) or self._wide:
             return f"{x} {'/' if op == 'div' else '%'} {int(d)}"
         if op == "div":
@@ -65,7 +65,7 @@ class Indices:
         return f"-{self.sizes.number(-number)}" if number < 0 else self.sizes.number(number)
 
     def _is_call(self, part: Scalar) -> bool:
-        """True for a division by a size, unless it is printed as one by a number."""
+        """True if a division is printed as a call of index_div or index_mod."""
         divides = part.op in ("div", "mod") and part.parts[1].is_const
         return divides and not part.parts[1].is_known and not self._wide
 
@@ -74,7 +74,7 @@ class Indices:
         return text if part.op in ("const", "sym", "min") or self._is_call(part) else f"({text})"
 
     def condition(self, scalar: Scalar) -> str:
-        """A predicate in C, sums moved so that both sides read naturally."""
+        """A predicate in C, with negative terms moved to the other side."""
         if scalar.op == "and":
             return " && ".join(self._conjunct(part) for part in scalar.parts)
         if scalar.op == "const":
@@ -99,20 +99,20 @@ class Indices:
 
 
 class Sizes:
-    """Names of the sizes in a text, in the order in which they are met, and their values."""
+    """Names of the sizes in a text, in their order of use, and their values."""
 
     def __init__(self) -> None:
         self.values: dict[str, int] = {}
         self._names: dict[tuple[str, object], str] = {}
 
     def number(self, value: int) -> str:
-        """A number as it stands in a text."""
+        """A number in the text: the name of a size's argument, or a constant."""
         if type(value) is not Sized:
             return str(value)
         return self._name("size", value.label, int(value))
 
     def divisor(self, value: int) -> str:
-        """The argument that index_div and index_mod divide by a size with."""
+        """The name of the argument with which index_div and index_mod divide by a size."""
         assert type(value) is Sized
         return self._name("divisor", value.label, division_by(int(value)))
 
@@ -123,10 +123,11 @@ class Sizes:
 
 
 def division_by(d: int) -> int:
-    """A multiplier and, below it, a shift: x // d == (x * multiplier >> 32) >> shift, x < 2^31.
+    """A multiplier in the upper 32 bits of an int64, and a shift in the lower ones.
 
-    With 2^s >= d: multiplier = ceil(2^(31+s) / d) is off by less than 1/2^(31+s) of x < 2^31, so
-    the quotient by less than 1/d. As an int64.
+    x // d == (x * multiplier >> 32) >> shift for x < 2^31. With 2^s >= d, the multiplier
+    ceil(2^(31+s) / d) makes the quotient too large by less than x / 2^(31+s), which is less than
+    1/d.
 
     >>> by = division_by(768) % 2**64
     >>> [(x * (by >> 32) >> 32) >> by % 2**32 for x in (0, 767, 768, 2**31 - 1)]

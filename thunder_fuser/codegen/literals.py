@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types and numbers -> C, to the last bit: Literal 0.1 in Float -> 0.1f."""
+"""Types and numbers -> C, exact to the last bit: Literal 0.1 in Float -> 0.1f."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def literal_text(literal: Literal, dtype: DataType) -> str:
     if dtype.is_complex:
         return f"{C_TYPES[dtype]}{{{literal_text(literal, dtype.real)}, 0}}"
     if dtype.is_packed:
-        return f"{C_TYPES[dtype]}{{0}}"  # a padding, the only number that it takes
+        return f"{C_TYPES[dtype]}{{0}}"  # only a padding of 0 is possible
     if not dtype.is_float:
         return _integer_text(int(value), dtype)
     text = _float_text(float(value), dtype.compute)

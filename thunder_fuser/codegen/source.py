@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the code printers hand to a runtime: a kernel's whole text and how to launch it.
+"""The result of a printer: a kernel's whole text, and how to launch it.
 
 A `KernelSource` is plain data, so it can be hashed, stored on disk and compiled on another machine.
 """
@@ -25,7 +25,7 @@ SCALAR_CTYPES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One kernel parameter: a pointer to elements of `ctype`, or a scalar or size of it."""
+    """One kernel parameter: a pointer to elements of type `ctype`, or a scalar or size of it."""
 
     name: str
     ctype: str
@@ -33,7 +33,7 @@ class Param:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether the parameter is an address (of an input or an output tensor)."""
+        """True if the parameter is the address of an input or an output tensor."""
         return self.kind in ("input", "output")
 
     @property
@@ -46,14 +46,14 @@ class Param:
 class KernelSource:
     """A self-contained kernel: prelude and function in `text`, parameters in call order.
 
-    What is compiled follows from `text` alone: calls of other sizes may share it, and differ in
-    `grid`, `sizes` and `threaded`, which are given at each launch.
+    The binary depends on `text` alone. Calls with other sizes may share it; they differ in `grid`,
+    `sizes` and `threaded`, which are given at each launch.
 
     sizes: the values of the last parameters, of kind "size".
-    threaded: on the CPU, whether there is work enough for several threads.
-    prelude: how many characters of the text stand before the kernel.
-    cluster: blocks of a cluster, along the grid's y; the text says so too.
-    checks: the op and the size behind each check of an index; the first has the number 1.
+    threaded: on the CPU, whether there is enough work for several threads.
+    prelude: the number of characters before the kernel.
+    cluster: blocks of a cluster, along the grid's y; the text has this number too.
+    checks: the op and the size of each index check; the first has the number 1.
     """
 
     name: str

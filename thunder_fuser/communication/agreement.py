@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of a group tell each other on the host: seldom, and before anything is sent."""
+"""Exchanges small values between the hosts of a group's ranks: seldom, before tensors are sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ V = TypeVar("V")
 
 
 def from_all(value: V, group: ProcessGroup) -> list[V]:
-    """The value of each rank. No rank returns before all have called: it is a barrier too."""
+    """Gathers the value of each rank. It is also a barrier: no rank returns before all call it."""
     found: list[V | None] = [None] * group.size()
     dist.all_gather_object(found, value, group=group)
     return found  # type: ignore[return-value]
 
 
 def from_first(value: V, group: ProcessGroup) -> V:
-    """The value of the group's first rank."""
+    """Broadcasts the value of the group's first rank."""
     found = [value]
     dist.broadcast_object_list(found, group=group, group_src=0)
     return found[0]
@@ -40,7 +40,8 @@ def agree(what: str, value: object, group: ProcessGroup) -> None:
 
 
 def together(what: str, step: Callable[[], V], group: ProcessGroup) -> V:
-    """What the step returns; PeerError on every rank if it failed on one. A barrier too."""
+    """Runs the step and returns its result; PeerError on every rank if it failed on one. It is
+    also a barrier."""
     made, problem = None, ""
     try:
         made = step()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rates of this machine, measured once and kept in a file beside the compiled kernels.
+"""Measures the bandwidths of this machine once and keeps them in a file beside compiled kernels.
 
-The first rank reads the file and tells the others, so that all decide by the same numbers. If there
-is none, all ranks measure together, and the first one's numbers count. It takes about a second.
+The first rank reads the file and broadcasts the numbers, so all ranks decide alike. If there is no
+file, all ranks measure together, and the first rank's numbers count. It takes about a second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GROUPS: WeakKeyDictionary[ProcessGroup, dict[str, Bandwidths]] = WeakKeyDiction
 
 
 def bandwidths(group: ProcessGroup, device: torch.device) -> Bandwidths:
-    """The rates between the ranks of a group, which all call it. Equal on all of them."""
+    """The rates between the ranks of a group. All ranks call it, and get equal rates."""
     known = _GROUPS.setdefault(group, {})
     if device.type not in known:
         known[device.type] = _agreed(group, device)
@@ -48,7 +48,7 @@ def bandwidths(group: ProcessGroup, device: torch.device) -> Bandwidths:
 
 
 def known_rates(world: int, device: str) -> Bandwidths | None:
-    """What this process has measured, or read, for a group of so many ranks; it asks nobody.
+    """The rates that this process already has for a group of `world` ranks. Communicates nothing.
 
     device: cpu or cuda.
     """
@@ -68,7 +68,7 @@ def _agreed(group: ProcessGroup, device: torch.device) -> Bandwidths:
 
 
 def file_name(group: ProcessGroup, device: torch.device) -> str:
-    """Of what the rates depend on: the device, torch, the number of ranks and their backend."""
+    """The file's name, a digest of the device, torch's version, the ranks and their backend."""
     is_cuda = device.type == "cuda"
     what = torch.cuda.get_device_name(device) if is_cuda else f"cpu {torch.get_num_threads()}"
     facts = (what, torch.__version__, group.size(), group.name(), bool(why_not(group, device)))
@@ -79,7 +79,7 @@ def file_name(group: ProcessGroup, device: torch.device) -> str:
 
 
 def read(store: Store, name: str) -> Bandwidths | None:
-    """What an earlier process measured; None if there is none. Warns of a damaged file."""
+    """The rates that an earlier process wrote, or None. Warns if the file is damaged."""
     try:
         with files.opened(store.root, create=False) as folder:
             content = files.read(folder, name, strict=False, touch=False)
@@ -87,12 +87,12 @@ def read(store: Store, name: str) -> Bandwidths | None:
     except FileNotFoundError:
         return None
     except (RefusedError, OSError, ValueError, TypeError, KeyError) as error:
-        _warn(store.root / name, f"{error}. It is measured again.")
+        _warn(store.root / name, f"{error}. The rates are measured again.")
         return None
 
 
 def kept(store: Store) -> int:
-    """How many files of rates there are."""
+    """The number of files with rates in the store."""
     try:
         with files.opened(store.root, create=False) as folder:
             return len(files.listed(folder, _NAME))
@@ -101,7 +101,7 @@ def kept(store: Store) -> int:
 
 
 def _parsed(content: bytes) -> Bandwidths:
-    """ValueError, TypeError or KeyError unless every rate is a finite number."""
+    """Reads the JSON; ValueError, TypeError or KeyError unless every rate is a finite number."""
     given = dict(json.loads(content))
     flops = tuple((str(dtype), float(rate)) for dtype, rate in given.pop("flops"))
     units = int(given.pop("units"))
@@ -114,7 +114,7 @@ def _parsed(content: bytes) -> Bandwidths:
 
 
 def write(store: Store, name: str, found: Bandwidths) -> None:
-    """Keeps the rates. A failure costs a later process the time to measure them."""
+    """Writes the rates. If that fails, a later process measures them again."""
     if store.mode != "rw":
         return
     try:
@@ -132,7 +132,7 @@ def _warn(path: Path, why: str) -> None:
 
 
 def measure(group: ProcessGroup, device: torch.device) -> Bandwidths:
-    """The rates, by medians. All ranks call it."""
+    """Measures the rates, as medians of repeated runs. All ranks call it."""
     side, small, large = _SIZES[device.type]
     flops = [(str(dtype)[6:], 2 * side**3 / _product(side, dtype, device)) for dtype in _DTYPES]
     copy, copy_latency = _rate(small, large, lambda size: _copy(size, group, device))
@@ -152,13 +152,13 @@ def _product(side: int, dtype: torch.dtype, device: torch.device) -> float:
 
 
 def _launch(device: torch.device) -> float:
-    """Seconds of one of many small products in a row."""
+    """The seconds of one launch, from a row of many small products."""
     one, count = torch.zeros(16, 16, device=device), 50
     return _seconds(lambda: [torch.mm(one, one, out=one) for _ in range(count)], device) / count
 
 
 def _rate(small: int, large: int, seconds: Callable[[int], float | None]) -> tuple[float, float]:
-    """Bytes a second, and the seconds of no bytes, from the times of two sizes; or 0, 0."""
+    """(bytes a second, latency in seconds) from the times of two sizes; (0, 0) without times."""
     times = seconds(small), seconds(large)
     if times[0] is None or times[1] is None:
         return 0.0, 0.0
@@ -167,12 +167,12 @@ def _rate(small: int, large: int, seconds: Callable[[int], float | None]) -> tup
 
 
 def _copy(size: int, group: ProcessGroup, device: torch.device) -> float | None:
-    """Each rank to the next one."""
+    """The seconds in which each rank copies so many bytes to the next one; None on a CPU."""
     world, rank = group.size(), group.rank()
     form = Form("bandwidth", 1, 1, size, torch.uint8, 1)
     source = torch.zeros(1, size, dtype=torch.uint8, device=device)
     if device.type != "cuda" or world == 1 or exchange_for(form, group, device) is None:
-        return None  # copies of a CPU run in the caller's thread, which hides nothing
+        return None  # a CPU's copies run in the caller's thread, so they overlap with nothing
 
     def send() -> None:
         exchange = exchange_for(form, group, device)
@@ -196,7 +196,7 @@ def _collective(size: int, group: ProcessGroup, device: torch.device) -> float |
 def _seconds(
     call: Callable[[], object], device: torch.device, group: ProcessGroup | None = None
 ) -> float:
-    """The median; by the device's clock if it has one. group: its ranks start together."""
+    """The median of several calls, by CUDA events on a GPU. group: its ranks start together."""
     clock = _cuda_seconds if device.type == "cuda" else _wall_seconds
     for _ in range(2):
         call()
@@ -205,7 +205,7 @@ def _seconds(
 
 def _cuda_seconds(call: Callable[[], object], group: ProcessGroup | None) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(1_000_000)  # the host is ahead, so that its own time is not in the result
+    torch.cuda._sleep(1_000_000)  # the host gets ahead, so its own time is not measured
     if group is not None:
         dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
     start.record()

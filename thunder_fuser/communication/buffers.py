@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that lasts from call to call, by all that its use depends on.
+"""A cache of memory that is used again in later calls.
 
-Two things live here: exchanges, which are expensive to map and must be found by all ranks of a
-group or by none, and plain buffers of programs, with the option `persistent_buffers`
-(host/persistent.py). Never what a caller gets.
+It holds exchanges, which are expensive to map, and with the option `persistent_buffers` the
+buffers of programs (host/persistent.py). It never holds what a caller gets.
 
-A key holds no address and no pointer of a stream, which differ between ranks. Each group has a
-bound of its own, and its least recently used entries go when a new one is made: all ranks of a
-group make the same calls of the group, so they agree on what goes and when.
+All ranks of a group must agree on hits and evictions, because to map an exchange is a collective.
+So a key holds no address and no stream pointer, which differ between ranks. And each group has its
+own size limit and LRU order, because only calls of a group are the same on all its ranks.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Protocol, TypeVar
 
@@ -22,18 +21,17 @@ import torch
 
 from thunder_fuser.threads import make_lock
 
-MOST_BYTES = 4 << 30  # of a group
-_PARITIES = (0, 1)
+MOST_BYTES = 4 << 30  # for each group
 
 
 @dataclass(frozen=True, slots=True)
 class BufferKey:
-    """What may share memory. Equal on all ranks that take part.
+    """Calls with equal keys use the same memory. A key is equal on all ranks of its group.
 
-    program: the hash of a host program; "" for memory that all programs share. stream: the number
+    program: the number of a host program; "" for memory that all programs share. stream: the number
     of the caller's stream in the order of first use. group: a process group's name; "" for memory
-    of this rank alone. parity: which of two buffers that take turns. thread: of memory of this rank
-    alone, since two threads may run one program on one stream.
+    that only this rank uses. thread: only for memory that only this rank uses, since two threads
+    may run one program on one stream.
     """
 
     program: str
@@ -44,16 +42,11 @@ class BufferKey:
     device: str
     stream: int = 0
     group: str = ""
-    parity: int = 0
     thread: int = 0
-
-    def pair(self) -> tuple[BufferKey, BufferKey]:
-        """The keys of both parities."""
-        return replace(self, parity=0), replace(self, parity=1)
 
 
 class Buffer(Protocol):
-    """What the cache holds."""
+    """An entry of the cache."""
 
     @property
     def bytes(self) -> int: ...
@@ -66,7 +59,7 @@ B = TypeVar("B", bound=Buffer)
 
 @dataclass
 class Plain:
-    """A tensor on one device."""
+    """A buffer that is one tensor of this rank."""
 
     tensor: torch.Tensor
 
@@ -75,99 +68,89 @@ class Plain:
         return self.tensor.numel() * self.tensor.element_size()
 
     def close(self) -> None:
-        pass  # torch's allocator keeps the order of its stream
+        pass  # torch's allocator reuses memory in stream order
 
 
 @dataclass
 class BufferCache:
-    """Entries of several groups, the least recently used first."""
+    """The buffers of each group, by key, the least recently used first. most_bytes: for each group.
+
+    A key has one buffer or several, of which calls take the least recently used.
+    """
 
     most_bytes: int = MOST_BYTES
     counts: Counter[str] = field(default_factory=Counter)
-    _groups: dict[str, OrderedDict[BufferKey, Buffer]] = field(default_factory=dict)
-    _turns: dict[BufferKey, int] = field(default_factory=dict)
+    _groups: dict[str, OrderedDict[BufferKey, list[Buffer]]] = field(default_factory=dict)
 
-    def next(
-        self, keys: tuple[BufferKey, BufferKey], make: Callable[[], B],
-        before_eviction: Callable[[], None],
+    def get(
+        self, key: BufferKey, make: Callable[[], B], before_eviction: Callable[[], None],
+        count: int = 1,
     ) -> B:  # fmt: skip
-        """The entry of the other parity than that of the last call with this pair of keys.
-
-        before_eviction: runs once before entries are freed, on all ranks of the group.
-        """
-        parity = self._turns.get(keys[0], 1) ^ 1
-        self._turns[keys[0]] = parity
-        return self.get(keys[parity], make, before_eviction)
-
-    def get(self, key: BufferKey, make: Callable[[], B], before_eviction: Callable[[], None]) -> B:
-        """The entry of a key. A new one may evict others of its group, but never itself."""
+        """The next of the key's `count` buffers, made on a miss. A new one may evict those of other
+        keys of its group. before_eviction: runs once before they are freed, on all ranks."""
         entries = self._groups.setdefault(key.group, OrderedDict())
-        found = entries.get(key)
-        self.counts["miss" if found is None else "hit"] += 1
-        if found is None:
-            found = entries[key] = make()
-            self._evict(key, before_eviction)
+        buffers = entries.setdefault(key, [])
+        is_hit = len(buffers) == count
+        self.counts["hit" if is_hit else "miss"] += 1
+        found = buffers.pop(0) if is_hit else make()
+        buffers.append(found)
         entries.move_to_end(key)
+        if not is_hit:
+            self._evict(key, before_eviction)
         return found  # type: ignore[return-value]
 
-    def _evict(self, made: BufferKey, before: Callable[[], None]) -> None:
-        """Both parities of a key go together, so that the two take turns from the start again."""
-        entries = self._groups[made.group]
-        keep = replace(made, parity=0)
-        newest_first = dict.fromkeys(replace(key, parity=0) for key in reversed(entries))
-        excess = sum(one.bytes for one in entries.values()) - self.most_bytes
-        gone: list[Buffer] = []
-        for key in reversed(newest_first):
-            if excess <= 0 or key == keep:
-                continue
-            pair = self._taken(key)
-            excess -= sum(one.bytes for one in pair)
-            gone += pair
-        self._close(gone, before)
+    def _evict(self, keep: BufferKey, before: Callable[[], None]) -> None:
+        """Evicts keys beyond the limit, each with all its buffers. So they begin anew on all ranks,
+        which take buffers in the same order."""
+        entries = self._groups[keep.group]
+        excess = sum(one.bytes for buffers in entries.values() for one in buffers) - self.most_bytes
+        gone: list[BufferKey] = []
+        for key, buffers in entries.items():
+            if excess > 0 and key != keep:
+                excess -= sum(one.bytes for one in buffers)
+                gone.append(key)
+        self._close(keep.group, gone, before)
 
-    def _taken(self, key: BufferKey) -> list[Buffer]:
-        self._turns.pop(key, None)
-        entries = self._groups[key.group]
-        both = (entries.pop(replace(key, parity=parity), None) for parity in _PARITIES)
-        return [one for one in both if one is not None]
-
-    def _close(self, gone: list[Buffer], before: Callable[[], None]) -> None:
-        if gone:
+    def _close(self, group: str, keys: Sequence[BufferKey], before: Callable[[], None]) -> None:
+        if keys:
             before()
-        for one in gone:
+        for one in [one for key in keys for one in self._groups[group].pop(key)]:
             self.counts["evicted"] += 1
             one.close()
 
     def release(
         self, group: str, before: Callable[[], None], statement: str = "", program: str = ""
     ) -> None:
-        """Frees a group's entries, or those of one statement or program. All ranks call it at one
-        point."""
-        chosen = {
-            replace(key, parity=0) for key in self._groups.get(group, ())
+        """Frees a group's entries, or only those of a statement or a program. All ranks call it at
+        the same point of their programs. before: as `before_eviction`."""
+        chosen = [
+            key for key in self._groups.get(group, ())
             if statement in ("", key.statement) and program in ("", key.program)
-        }
-        self._close([one for key in chosen for one in self._taken(key)], before)
+        ]
+        self._close(group, chosen, before)
 
-    def entries(self) -> dict[BufferKey, Buffer]:
-        """All of them."""
-        return {key: one for group in self._groups.values() for key, one in group.items()}
+    def entries(self) -> list[tuple[BufferKey, Buffer]]:
+        """Each buffer of all groups, with its key."""
+        return [
+            (key, one) for group in self._groups.values() for key, buffers in group.items()
+            for one in buffers
+        ]  # fmt: skip
 
     def __str__(self) -> str:
-        held = self.entries().values()
+        held = [one for _, one in self.entries()]
         counts = ", ".join(f"{self.counts[name]} {name}" for name in ("hit", "miss", "evicted"))
         return f"{len(held)} of {sum(one.bytes for one in held)} bytes; {counts}"
 
 
-CACHE = BufferCache()  # of exchanges
-LOCAL = BufferCache()  # of programs
-_LOCK = make_lock()  # of LOCAL
-_GONE: deque[str] = deque()
+CACHE = BufferCache()  # the exchanges
+LOCAL = BufferCache()  # the buffers of programs
+_LOCK = make_lock()  # guards LOCAL
+_ENDED_PROGRAMS: deque[str] = deque()
 _STREAMS: dict[int, int] = {}
 
 
 def stream_number(device: torch.device) -> int:
-    """The current stream: 0, 1, ... in the order in which this process first asked for it."""
+    """The current stream's number: 0, 1, ... in the order in which this process first used it."""
     if device.type != "cuda":
         return 0
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -178,10 +161,10 @@ def persistent(  # noqa: PLR0917  the fields of a key
     program: str, statement: str, sizes: tuple[int, ...], strides: tuple[int, ...],
     dtype: torch.dtype, device: torch.device,
 ) -> torch.Tensor:  # fmt: skip
-    """Memory for a value of a program; the same at its next call on this stream and thread.
+    """Memory for a value of a program, which gets the same at its next call on this stream and
+    thread. Its content is undefined.
 
-    Its content is that of the last call, or anything. The memory of a captured graph is new: the
-    graph uses it for as long as it lives.
+    While a CUDA graph is captured the memory is new, because the graph keeps using it.
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
@@ -194,25 +177,22 @@ def persistent(  # noqa: PLR0917  the fields of a key
         return Plain(torch.empty_strided(sizes, strides, dtype=dtype, device=device))
 
     with _LOCK:
-        return _cleaned().get(key, make, _nothing).tensor
+        return _cleaned().get(key, make, lambda: None).tensor
 
 
 def forget(program: str) -> None:
-    """Notes that a program is gone. A collection may call it anywhere: the memory goes later."""
-    _GONE.append(program)
+    """Notes that a program has ended. The garbage collector may call it at any point, so the
+    memory is freed later."""
+    _ENDED_PROGRAMS.append(program)
 
 
 def held_by_programs() -> BufferCache:
-    """The memory of all programs that are still there."""
+    """The buffers of all programs that still exist."""
     with _LOCK:
         return _cleaned()
 
 
 def _cleaned() -> BufferCache:
-    while _GONE:
-        LOCAL.release("", _nothing, program=_GONE.popleft())
+    while _ENDED_PROGRAMS:
+        LOCAL.release("", lambda: None, program=_ENDED_PROGRAMS.popleft())
     return LOCAL
-
-
-def _nothing() -> None:
-    pass

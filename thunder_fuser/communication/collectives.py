@@ -4,9 +4,9 @@
     sent = all_gather(x, dim=0, mesh=((0, 1)), on="mesh_x")    # [4, 3] on each of two devices
     y = wait(sent, "T1", seconds=300)                          # [8, 3]
 
-A group is a line of the mesh: the devices that differ in their coordinate along `on` alone. Every
-device of a group must post the same collectives in the same order. What only moves is sent as
-bytes, so any dtype will do; the operand may have any strides, the result is row-major.
+A group is a line of the mesh: devices whose coordinates differ only along `on`. All devices of a
+group must post the same collectives in the same order. Elements that are only moved are sent as
+bytes, so any dtype will do. The operand may have any strides; the result is row-major.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _OPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.SUM, "product": dist.Redu
 
 @dataclass(frozen=True)
 class Posted:
-    """A collective under way.
+    """A collective that has begun.
 
-    what: its name, for messages. work: torch's handle, None if it needs none. result: makes the
-    result of what has arrived. given: what is read until then.
+    what: its name, for messages. work: torch's handle, None if there is none. result: makes the
+    result from the elements that arrived. given: the tensor that is read until then.
     """
 
     what: str
@@ -46,17 +46,17 @@ class Posted:
 def wait(
     sent: Posted, buffer: str, seconds: float = 300.0, strides: tuple[int, ...] | None = None
 ) -> torch.Tensor:
-    """The result, row-major unless strides are given.
+    """Waits for the result, which is row-major unless strides are given.
 
     PeerError names this rank, the collective and the buffer if a device of the group is dead, or
-    has not come within `seconds` (on a GPU: within the group's own time-out).
+    does not take part within `seconds` (on a GPU: within the group's own time-out).
     """
     try:
         if sent.work is not None:
             on_cpu = sent.given.device.type == "cpu"
             sent.work.wait(*[timedelta(seconds=seconds)] * on_cpu)
     except RuntimeError as error:
-        raise _lost(sent.what, buffer, seconds, error) from error
+        raise _peer_error(sent.what, buffer, seconds, error) from error
     result = sent.result()
     if strides is None or result.stride() == strides:
         return result
@@ -64,12 +64,12 @@ def wait(
     return laid.copy_(result)
 
 
-def _lost(what: str, buffer: str, seconds: float, error: RuntimeError) -> PeerError:
+def _peer_error(what: str, buffer: str, seconds: float, error: RuntimeError) -> PeerError:
     return PeerError(
         f"rank {dist.get_rank()}: {buffer} = {what}",
         expected=f"the other devices of the group within {seconds:g} s",
         got=str(error).partition("\n")[0],
-        do="look at the logs of the other ranks, of which one has ended or runs something else",
+        do="look at the logs of the other ranks: one has ended or runs another program",
     )
 
 
@@ -77,7 +77,7 @@ def _lost(what: str, buffer: str, seconds: float, error: RuntimeError) -> PeerEr
 
 
 def all_gather(given: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
-    """The tensors of the group, one after the other along `dim`.
+    """Concatenates the tensors of the group's devices along `dim`.
 
     given: [.., s, ..], the same sizes on all devices; the result: [.., devices * s, ..].
     """
@@ -92,7 +92,7 @@ def all_gather(given: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
 def reduce_scatter(
     given: torch.Tensor, *, dim: int, mesh: Any, on: str, reduce: str = "sum"
 ) -> Posted:
-    """This device's run along `dim` of the reduction of the group's tensors.
+    """Reduces the group's tensors, and gives each device its part of the result along `dim`.
 
     given: [.., s, ..]; the result: [.., s / devices, ..].
     """
@@ -110,7 +110,7 @@ def reduce_scatter(
 
 
 def all_reduce(given: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum") -> Posted:
-    """The reduction of the group's tensors, element by element."""
+    """Reduces the group's tensors, element by element."""
     group = group_of(mesh, on, given.device.type)
     if _keeps_nan(given, reduce):
         sent = given.contiguous()
@@ -127,7 +127,8 @@ def all_reduce(given: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum") 
 def all_to_all(
     given: torch.Tensor, *, split_dim: int, cat_dim: int, mesh: Any, on: str
 ) -> Posted:
-    """From each device the run along `split_dim` for this one, one after the other along `cat_dim`.
+    """Takes this device's part along `split_dim` of each device's tensor, and concatenates them
+    along `cat_dim`.
 
     given: [s, t]; with split_dim=0, cat_dim=1 the result is [s / devices, devices * t].
     """
@@ -154,17 +155,17 @@ COLLECTIVES: dict[str, Callable[..., Posted]] = {
 
 
 def _post(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    return posting(call.__name__, partial(call, *args, async_op=True, **more))
+    return begun(call.__name__, partial(call, *args, async_op=True, **more))
 
 
-def posting(what: str, call: Callable[[], Any]) -> Any:
-    """torch's handle of what a call begins. A dead device may be noticed here already."""
+def begun(what: str, call: Callable[[], Any]) -> Any:
+    """Calls, and returns torch's handle. PeerError if torch notices already that a device died."""
     try:
         return call()
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _lost(what, "what is sent", 0, error) from error
+        raise _peer_error(what, "what is sent", 0, error) from error
 
 
 def _sent(  # noqa: PLR0917 - the fields of Posted
@@ -175,7 +176,7 @@ def _sent(  # noqa: PLR0917 - the fields of Posted
 
 
 def _exchanged(parts: torch.Tensor, group: Any) -> tuple[Any, torch.Tensor]:
-    """[devices, ..] -> (the handle, the same with part i of this device from device i)."""
+    """[devices, ..] -> (torch's handle, [devices, ..] whose part i comes from device i)."""
     every = torch.empty_like(parts)
     work = _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group)
     return work, every
@@ -201,22 +202,22 @@ def _split(given: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor, for what moves elements only."""
+    """The memory of a contiguous tensor as bytes, for calls that only move elements."""
     return tensor.view(-1).view(torch.uint8)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a contiguous tensor: those of complex ones are added part by part."""
+    """A contiguous tensor as real numbers: complex numbers are added part by part."""
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).view(-1)
 
 
 def _reducible(given: torch.Tensor) -> torch.Tensor:
-    """The tensor in a type that every backend reduces."""
+    """The tensor in a type that every backend can reduce."""
     return given.to(torch.int32) if given.dtype is torch.int16 else given
 
 
 def _keeps_nan(given: torch.Tensor, reduce: str) -> bool:
-    """True where torch's answer has NaN and a backend's may have a number."""
+    """True where torch's reduction gives NaN, but a backend's may give a number."""
     return reduce in ("min", "max") and given.is_floating_point()
 
 
@@ -236,8 +237,8 @@ def _end(
 # ---- groups
 
 
-class _Known:
-    """The DeviceMesh of each mesh and kind of device, while one process group lasts."""
+class _DeviceMeshes:
+    """The DeviceMesh of each mesh and device type. It is cleared when the process group changes."""
 
     def __init__(self) -> None:
         self.world: Any = None
@@ -251,13 +252,13 @@ class _Known:
         return self.meshes
 
 
-_known = _Known()
+_device_meshes = _DeviceMeshes()
 
 
 def remember(device_mesh: DeviceMesh) -> None:
-    """Notes the groups of a mesh that the caller has made."""
+    """Uses the process groups of the caller's DeviceMesh from now on."""
     mesh = Mesh.of(device_mesh.mesh.tolist())
-    _known.of_this_group().setdefault((mesh, device_mesh.device_type), device_mesh)
+    _device_meshes.of_this_group().setdefault((mesh, device_mesh.device_type), device_mesh)
 
 
 def group_of(mesh: Any, on: str, device: str) -> Any:
@@ -272,7 +273,7 @@ def group_of(mesh: Any, on: str, device: str) -> Any:
             "this process", expected="a process group for communication", got="none",
             do="call torch.distributed.init_process_group",
         )  # fmt: skip
-    _known.of_this_group()
+    _device_meshes.of_this_group()
     return _line(_tuples(mesh), on, device)
 
 
@@ -282,7 +283,7 @@ def _tuples(mesh: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _line(nested: Any, on: str, device: str) -> Any:
-    mesh, known = Mesh.of(nested), _known.of_this_group()
+    mesh, known = Mesh.of(nested), _device_meshes.of_this_group()
     if dist.get_rank() not in mesh.ranks:
         expected = f"a rank of the mesh {mesh}"
         raise MeshError(f"rank {dist.get_rank()}", expected=expected, got="another")

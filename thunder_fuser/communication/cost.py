@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product with communication -> whether a pipeline or a collective runs, and in how many chunks.
+"""A cost model: does a product with communication run as a pipeline, and in how many chunks?
 
-Both ways are played through with the machine's rates: one clock for the matrix products, one for
-the copy engine. Only sizes, dtype, the number of ranks and rates that the ranks have agreed on are
-read, so all ranks decide alike.
+It simulates the pipeline and the collective with the machine's rates: one clock for the matrix
+products, one for the copy engine. It reads only sizes, dtype, the number of ranks and the rates
+that the ranks have agreed on, so all ranks decide alike.
 
 >>> print(decide(KINDS[0], 16384, 8192, 4096, dtype="bfloat16", world=2, rates=H200))
 all_gather_matmul 16384 x 8192 x 4096 bfloat16, 2 ranks: pipeline in 2 chunks; \
@@ -22,24 +22,23 @@ KINDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 LEAST_CHUNK = 8 << 20  # bytes of a copy: smaller ones were not measured
 _CHUNKS = (1, 2, 4, 8)
 # The constants below and H200 are those of benchmarks/results/h200_overlap.json.
-# Rows and columns of a kernel's tile, and its rate beside that of the largest.
+# Rows and columns of a kernel's tile, and its rate relative to the largest tile's.
 _TILES = ((128, 256, 1.0), (128, 128, 0.95), (64, 128, 0.85), (64, 64, 0.7))
-_RAMP = 4e-6  # seconds in which a product begins and ends, with few multiprocessors at work
-_CONTENTION = 1e-13  # seconds by which a byte on its way delays the products beside it
-# The latency of a copy behind another one: the peer's flag is up before it is put, but not
-# before it is got.
+_RAMP = 4e-6  # seconds at a product's begin and end, when few multiprocessors are busy
+_CONTENTION = 1e-13  # seconds by which each byte that is copied delays the products beside it
+# The latency of a copy that follows another one. A get waits for the peer's flag, a put does not.
 _NEXT_PUT, _NEXT_GET = 8e-6, 14e-6
-_EQUAL = 1.005  # predictions that differ by less say nothing about which one is faster
+_EQUAL = 1.005  # predictions that differ by a smaller factor count as equal
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """The rates of a machine. Seconds, bytes a second in one direction, operations a second.
+    """The rates of a machine: seconds, bytes a second in one direction, operations a second.
 
-    flops: {dtype: rate of a large matrix product} as pairs. launch: from the end of one kernel to
-    the begin of the next. copy: by a copy engine to a peer; 0 where there is none. collective: what
-    a rank receives in an all-gather. units: multiprocessors, which take a tile each.
+    flops: pairs (dtype, rate of a large matrix product). launch: from the end of one kernel to
+    the begin of the next. copy: by a copy engine to a peer; 0 if no peer can be reached.
+    collective: what a rank receives in an all-gather. units: multiprocessors; each computes a tile.
     """
 
     flops: tuple[tuple[str, float], ...]
@@ -51,7 +50,7 @@ class Bandwidths:
     units: int
 
     def rate(self, dtype: str) -> float:
-        """Of a product; of a dtype that was not measured, the lowest."""
+        """Operations a second of products in this dtype; the lowest rate if it has none."""
         known = dict(self.flops)
         return known.get(dtype, min(known.values()))
 
@@ -65,7 +64,7 @@ H200 = Bandwidths(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a product with communication runs, and the predicted seconds of both ways."""
+    """How a product with communication runs, and the predicted seconds of both alternatives."""
 
     kind: str
     sizes: tuple[int, int, int]
@@ -78,7 +77,7 @@ class Decision:
 
     @property
     def way(self) -> str:
-        """What runs."""
+        """What runs, in words."""
         plural = "s" * (self.chunks > 1)
         return f"pipeline in {self.chunks} chunk{plural}" if self.pipeline else "collective"
 
@@ -93,7 +92,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """m, k, n: of the whole product on a rank: [m, k] times [k, n]."""
+    """What is predicted. m, k, n: the whole product on a rank is [m, k] @ [k, n]."""
 
     m: int
     k: int
@@ -104,11 +103,11 @@ class _Problem:
 
     @property
     def rows(self) -> int:
-        """Of each rank's part."""
+        """The rows of each rank's part."""
         return ceil(self.m / self.world)
 
     def product(self, rows: int) -> float:
-        """Seconds of a product of so many rows."""
+        """The seconds of a product with so many rows."""
         tiles = (
             (ceil(ceil(rows / high) * ceil(self.n / wide) / self.rates.units) * high * wide / rate)
             for high, wide, rate in _TILES
@@ -117,7 +116,7 @@ class _Problem:
         return self.rates.launch + _RAMP + flops / self.rates.rate(self.dtype)
 
     def bytes(self, columns: int) -> int:
-        """Of a rank's part."""
+        """The bytes of a rank's part with so many columns."""
         return self.rows * columns * BYTES.get(self.dtype, 8)
 
 
@@ -128,11 +127,11 @@ def _ms(seconds: float) -> str:
 def decide(
     kind: str, m: int, k: int, n: int, *, dtype: str, world: int, rates: Bandwidths
 ) -> Decision:
-    """The way with the shorter predicted time; a collective where no copy engine reaches a peer.
+    """Chooses the shorter predicted time; a collective if no copy engine reaches a peer.
 
-    Of equal predictions that with the most chunks counts: a late peer delays the least with it.
+    Of equal predictions it takes the one with the most chunks: there a late peer delays least.
 
-    m, k, n: of the product [m, k] @ [k, n] that one rank computes. dtype: a name, as "bfloat16".
+    m, k, n: one rank computes [m, k] @ [k, n]. dtype: a name, as "bfloat16".
     """
     if kind not in KINDS:
         raise CommunicationError("kind", expected=f"one of {', '.join(KINDS)}", got=repr(kind))
@@ -151,12 +150,13 @@ def decide(
 def pipeline_seconds(
     kind: str, m: int, k: int, n: int, *, dtype: str, world: int, rates: Bandwidths, chunks: int
 ) -> float:
-    """The predicted time of a pipeline in so many chunks; the arguments are those of `decide`."""
+    """The predicted seconds of a pipeline in so many chunks; the arguments are `decide`'s."""
     return _SECONDS[kind](_Problem(m, k, n, dtype, world, rates), chunks)
 
 
 def _chunks(kind: str, problem: _Problem) -> list[int]:
-    """Those whose copies are large. A scatter needs two, or nothing would hide its copies."""
+    """The numbers of chunks whose copies are large enough. A scatter needs at least two: with one,
+    no product would run during its copies."""
     size = problem.bytes(problem.k if kind == KINDS[0] else problem.n)
     least = 1 if kind == KINDS[0] else 2
     return [one for one in _CHUNKS if one == least or (one > least and size >= one * LEAST_CHUNK)]
@@ -184,12 +184,8 @@ def _gather_seconds(problem: _Problem, chunks: int) -> float:
     return clock
 
 
-def _scatter_seconds(problem: _Problem, chunks: int) -> float:
-    return _ring(problem, chunks)[-1]
-
-
 def _ring(problem: _Problem, chunks: int) -> list[float]:
-    """When each chunk of the own sum is there."""
+    """The seconds until each chunk of this rank's own sum is complete."""
     if not problem.rates.copy:
         return [float("inf")]
     size, latency = problem.bytes(problem.n) / chunks, problem.rates.copy_latency
@@ -199,7 +195,7 @@ def _ring(problem: _Problem, chunks: int) -> list[float]:
     done = [0.0] * chunks
     for step in range(problem.world):
         for at in range(chunks):
-            if step:  # all ranks are equally fast: the one before has this chunk when we do
+            if step:  # all ranks are equally fast, so the rank before has its chunk when we do
                 waited = min(latency, _NEXT_GET) if copies else latency
                 copies = max(copies, done[at]) + waited + size / problem.rates.copy
                 clock = max(clock, copies) + delay
@@ -217,6 +213,8 @@ def _all_reduce_seconds(problem: _Problem, chunks: int) -> float:
     return copies
 
 
-_SECONDS: dict[str, Callable[[_Problem, int], float]] = dict(
-    zip(KINDS, (_gather_seconds, _scatter_seconds, _all_reduce_seconds), strict=True)
-)
+_SECONDS: dict[str, Callable[[_Problem, int], float]] = {
+    KINDS[0]: _gather_seconds,
+    KINDS[1]: lambda problem, chunks: _ring(problem, chunks)[-1],
+    KINDS[2]: _all_reduce_seconds,
+}

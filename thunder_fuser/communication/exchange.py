@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exchange: memory that each rank of a group has, and that all its ranks can read and write.
+"""An exchange: a buffer on each rank of a group, which all its ranks can read and write.
 
-    put     copies into a peer's memory, then raises a flag there
-    get     waits for an own flag, then copies from a peer's memory
+    put     copies into a peer's buffer, then raises a flag there
+    get     waits for a flag of this rank, then copies from a peer's buffer
     raise_flag, await_flag    the same flags without a copy
 
-The memory is `slots` of one shape. A flag is a number that only grows: it is raised to the count of
-calls so far, so nothing needs to be reset. Copies run beside the caller's work, in order.
+A buffer has `slots` of one shape. A flag is a number that only grows: it is raised to the number of
+the call, so it is never reset. Copies run beside the caller's work, in order.
 
-Nobody says when memory may be written again. An exchange is used in every second call of a pipeline
-(its parity), and the call between shows that a peer has read everything: see docs/adr/0018.
+No message says that a buffer may be written again. Instead a pipeline has two exchanges and uses
+them in turn: the call on one shows that peers have read the other; see docs/adr/0018.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the memory of a rank holds. Equal on all ranks.
+    """The layout of an exchange's buffers, which is equal on all ranks.
 
-    statement: the pipeline that it belongs to. flags: how many there are.
+    statement: the pipeline that uses it. flags: their number.
     """
 
     statement: str
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def bytes(self) -> int:
-        """Of the slots."""
+        """The bytes of the slots."""
         return self.slots * self.rows * self.columns * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Form:
 
 
 class Exchange(ABC):
-    """The memory of one parity. peers: that of each rank, also the own: [slots, rows, columns]."""
+    """peers: the slots of each rank, this one included, each [slots, rows, columns]."""
 
     def __init__(self, form: Form, rank: int, peers: tuple[torch.Tensor, ...], size: int) -> None:
         self.form, self.rank, self.peers, self.bytes = form, rank, peers, size
@@ -64,11 +64,11 @@ class Exchange(ABC):
 
     @property
     def local(self) -> torch.Tensor:
-        """This rank's own memory."""
+        """This rank's slots."""
         return self.peers[self.rank]
 
     def rows(self, slot: int, rows: slice) -> torch.Tensor:
-        """Rows of an own slot. It is one tensor for all calls, since a new view costs host time."""
+        """Rows of a slot of this rank. The view is cached: a new one costs time on the host."""
         key = slot, rows.start, rows.stop
         found = self._views.get(key)
         if found is None:
@@ -77,7 +77,7 @@ class Exchange(ABC):
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """One use. What the caller does after it comes after all copies, even if it fails."""
+        """One call. The caller's later work waits for all copies, even if the block raises."""
         self.begin()
         try:
             yield
@@ -86,41 +86,41 @@ class Exchange(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """A new call: copies come after the caller's work so far."""
+        """Begins a call: its copies wait for the caller's work so far."""
 
     @abstractmethod
     def put(self, source: torch.Tensor, rows: slice, peer: int, slot: int, flag: int) -> None:
         """Copies rows of the source into the same rows of a peer's slot, then raises its flag.
 
-        source: contiguous, [rows, columns], as a slot. It runs beside the caller's work.
+        source: contiguous, [rows, columns], as a slot. The copy runs beside the caller's work.
         """
 
     @abstractmethod
     def get(
         self, target: torch.Tensor, rows: slice, peer: int, slot: int, flag: int
     ) -> Callable[[], None]:
-        """Waits for an own flag that the peer raises, then copies rows of its slot to the target.
+        """Waits until the peer raises a flag of this rank, then copies rows of the peer's slot.
 
-        target: as `source` of put. The function that it returns makes the caller's later work wait
-        for the copy.
+        target: as `source` of put. Returns a function: after it, the caller's later work waits for
+        the copy.
         """
 
     @abstractmethod
     def raise_flag(self, peer: int, flag: int) -> None:
-        """Raises a flag of a peer when the caller's work so far is done."""
+        """Raises a flag of a peer once the caller's work so far is done."""
 
     @abstractmethod
     def await_flag(self, peer: int, flag: int) -> None:
-        """The caller's later work waits for an own flag, which the peer raises."""
+        """Makes the caller's later work wait until the peer raises a flag of this rank."""
 
     @abstractmethod
     def end(self) -> None:
-        """The caller's later work waits for all copies."""
+        """Makes the caller's later work wait for all copies."""
 
     @abstractmethod
     def finish(self, seconds: float) -> None:
-        """The host waits until the last call is done; PeerError after so many seconds."""
+        """Blocks the host until the last call is done; PeerError after so many seconds."""
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the memory. All ranks close it at the same point of their programs."""
+        """Frees the buffers. All ranks close it at the same point of their programs."""

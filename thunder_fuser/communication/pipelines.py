@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products with communication behind them. W is the size of the group.
+"""Matrix products that overlap with communication. W is the size of the group.
 
     all_gather_matmul      shard [m/W, k], weight [k, n]       -> all_gather(shard) @ weight
     all_gather_linear      a [m, k], shard [n/W, k]            -> a @ all_gather(shard).T
-    all_gather_products    shard [m/W, k], other matrices      -> several products with the gathered
+    all_gather_products    shard [m/W, k], other matrices      -> products with all_gather(shard)
     matmul_reduce_scatter  a [m, k], b [k, n]                  -> this rank's rows of sum(a @ b)
     matmul_all_reduce      a [m, k], b [k, n]                  -> sum(a @ b)
 
-Gather: each rank puts its shard into the memory of its peers, the peer that needs it first first.
-The product with its own shard hides the first transfer, that with the first peer's the next one.
+Gather: each rank copies its shard to its peers, in the order in which they need it. The first copy
+runs during the product with the own shard, the next one during the product with the first peer's.
 
     rank 1 of 4:   multiplies 1, 2, 3, 0     sends to 0, 3, 2
 
 Scatter: the sum for a rank travels around the ring. A rank gets the sum so far from the rank before
-it and adds its own product to it in the same matrix product (beta = 1), so that nothing is left to
-add at the end. Rows are in chunks: while one is on its way, another is multiplied.
+it, and its own matrix product adds to that (beta = 1), so there is no separate addition. Rows are
+split into chunks: one chunk is copied while another is multiplied.
 
     rank 1 of 4:   adds to the rows of 0, 3, 2, 1     gets from 0     the last rows are its own
 
-A Decision of `communication/cost.py` says whether a pipeline runs, and its number of chunks. If
-not, or without a transport, torch.distributed runs the collective.
+A Decision of `communication/cost.py` says whether a pipeline runs, and its number of chunks. If it
+does not, or the ranks cannot have an exchange, torch.distributed runs the collective.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Rows = tuple[Span, torch.Tensor]  # rows of the whole, and their elements
 
 
 def spans(rows: int, chunks: int) -> list[Span]:
-    """Rows in chunks as equal as possible, at least one row each.
+    """Splits rows into chunks as equal as possible, of at least one row each.
 
     >>> spans(5, 2)
     [slice(0, 2, None), slice(2, 5, None)]
@@ -72,7 +72,7 @@ def all_gather_linear(
     a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, decision: Decision,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """[m, n] of a [m, k] and the rows [n/W, k] of a weight that lie here, plus a whole bias [n]:
+    """[m, n] of a [m, k] and this rank's rows [n/W, k] of the weight, plus a whole bias [n]. It is
     FSDP's linear."""
     _check_product("all_gather_linear", a, shard.t())
     result = a.new_empty(a.shape[0], shard.shape[0] * group.size())
@@ -89,8 +89,8 @@ def _product(
     return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
 
-# What a product with the gathered matrix G [m, k] does with rows of it: (result, rows of G, their
-# place, the other operand, whether they are the first).
+# How each kind of product uses rows of the gathered matrix G [m, k]. Arguments: result, rows of G,
+# their place in G, the other operand, whether they are the first rows.
 _STEPS: dict[str, Callable[..., object]] = {
     "rows": lambda out, part, at, b, first: torch.mm(part, b, out=out[at]),
     "columns": lambda out, part, at, a, first: torch.mm(a, part.t(), out=out[:, at]),
@@ -104,11 +104,11 @@ def all_gather_products(
     shard: torch.Tensor, wanted: Sequence[tuple[str, torch.Tensor]], group: ProcessGroup,
     decision: Decision,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Products with G = all_gather(shard), which is gathered once and lies nowhere as a whole.
+    """Products with G = all_gather(shard). G is gathered once, and never stored as a whole.
 
     wanted: ("rows", b) for G @ b, ("columns", a) for a @ G.T, ("left", b) for G.T @ b,
-    ("right", a) for a @ G. The last two are sums over ranks' parts, rounded to the dtype after
-    each: a chunk is then a whole part.
+    ("right", a) for a @ G. The last two add over the ranks' parts and round to the dtype after
+    each part, so with them a part is one chunk.
     """
     rows, columns = shard.shape[0] * group.size(), shard.shape[1]
     shapes = [_result_shape(kind, other.shape, rows, columns) for kind, other in wanted]
@@ -124,7 +124,7 @@ def all_gather_products(
 def _result_shape(
     kind: str, other: Sequence[int], rows: int, columns: int
 ) -> tuple[int, int]:
-    """Of such a product with a gathered [rows, columns]; CommunicationError if it does not fit."""
+    """The shape of a product with G [rows, columns]; CommunicationError if `other` does not fit."""
     summed = {"rows": columns, "columns": columns, "left": rows, "right": rows}[kind]
     own = other[0] if kind in ("rows", "left") else other[1]
     if len(other) != 2 or own != summed:
@@ -138,43 +138,6 @@ def _result_shape(
     }[kind]
 
 
-@torch.no_grad()
-def all_gather_matmul_backward(
-    gradient: torch.Tensor, shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup,
-    *, gather: Decision, scatter: Decision,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of shard and weight. The shard is gathered again: nothing else was saved.
-
-    gradient: of the result, [m, n]. The sum over ranks is rounded to the dtype after each of them.
-    """
-    of_shard = matmul_reduce_scatter(gradient, weight.t(), group, scatter)
-    (of_weight,) = all_gather_products(shard, [("left", gradient)], group, gather)
-    return of_shard, of_weight
-
-
-@torch.no_grad()
-def matmul_reduce_scatter_backward(
-    gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, gather: Decision
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of a and b, in one gather of the result's gradient [m/W, n]."""
-    wanted = [("rows", b.t()), ("right", a.t())]
-    of_a, of_b = all_gather_products(gradient, wanted, group, gather)
-    return of_a, of_b
-
-
-@torch.no_grad()
-def all_gather_linear_backward(
-    gradient: torch.Tensor, a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup,
-    *, gather: Decision, scatter: Decision,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of a and shard, for a linear of FSDP. The weight is gathered again.
-
-    gradient: of the result, [m, n]. That of the shard is the sum over ranks, each with its own a.
-    """
-    (of_a,) = all_gather_products(shard, [("right", gradient)], group, gather)
-    return of_a, matmul_reduce_scatter(gradient.t(), a, group, scatter)
-
-
 def _add_product(
     target: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, first: bool
 ) -> torch.Tensor:
@@ -184,10 +147,10 @@ def _add_product(
 
 @dataclass(frozen=True, slots=True)
 class _Gather:
-    """What does not change from call to call, so that a call costs little time on the host.
+    """The steps of a gather. They are cached, so that a call costs little time on the host.
 
-    own: the rows of this rank's part. puts: (rows, peer, slot, flag). arrivals: (source, slot,
-    rows, flag, rows of the whole).
+    own: the rows of this rank's part in the whole. puts: (rows, peer, slot, flag). arrivals:
+    (source, slot, rows, flag, their place in the whole).
     """
 
     form: Form
@@ -219,7 +182,8 @@ def _gather(
 
 
 def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> Iterator[Rows]:
-    """The parts of all ranks, the own first. What a caller does with one hides the next."""
+    """Yields the parts of all ranks, this rank's first. The next part is copied while the caller
+    works with one."""
     shard, (rows, columns) = shard.contiguous(), shard.shape
     plan = _gather((rows, columns), shard.dtype, decision.chunks, group.rank(), group.size())
     exchange = _exchange(plan.form, group, decision, shard)
@@ -255,7 +219,7 @@ def matmul_reduce_scatter(
 ) -> torch.Tensor:
     """[m/W, n]: this rank's rows of the sum over ranks of a [m, k] @ b [k, n].
 
-    With a pipeline the sum is rounded to the dtype after each rank's part, as NCCL's ring does.
+    A pipeline rounds the sum to the dtype after each rank's part, as NCCL's ring does.
     """
     rows = _rows_of_each("matmul_reduce_scatter", a, b, group)
     result = a.new_empty(rows, b.shape[1])  # before the exchange begins: copies write to it
@@ -264,7 +228,8 @@ def matmul_reduce_scatter(
     form = Form("reduce_scatter", group.size() - 1, rows, b.shape[1], a.dtype, flags)
     exchange = _exchange(form, group, decision, a)
     if exchange is None:
-        return _scattered(a @ b, result, group)
+        dist.reduce_scatter_tensor(result, a @ b, group=group)
+        return result
     with exchange.call():
         for _ in _ring(a, b, exchange, pieces, result):
             pass
@@ -274,10 +239,11 @@ def matmul_reduce_scatter(
 def _ring(
     a: torch.Tensor, b: torch.Tensor, exchange: Exchange, pieces: list[Span], last: torch.Tensor
 ) -> Iterator[int]:
-    """Sums travel around the ring; the numbers of the own chunks, as their sums are in `last`.
+    """Sends sums around the ring. Yields the number of each chunk of this rank's own rows once its
+    sum is in `last`.
 
-    What is got comes after what it waits for in every rank's order of calls, so that ranks make
-    progress even if a device ran its streams one after the other.
+    Each get is issued after what it waits for, in the order of calls on every rank. So the ranks
+    make progress even if a device ran its streams one after the other.
     """
     rank, world, rows = exchange.rank, exchange.world, exchange.form.rows
     before, after = (rank - 1) % world, (rank + 1) % world
@@ -302,7 +268,7 @@ def _ring(
 
 @lru_cache(maxsize=1024)
 def _ring_parts(rows: int, chunks: int, rank: int, world: int) -> tuple[tuple[Span, ...], ...]:
-    """The rows of the whole that each step multiplies, by chunks."""
+    """For each step, the rows of the whole that it multiplies, in chunks."""
     owners = [(rank - 1 - step) % world for step in range(world)]
     pieces = spans(rows, chunks)
     return tuple(tuple(_part(span, owner, rows) for span in pieces) for owner in owners)
@@ -312,11 +278,11 @@ def _ring_parts(rows: int, chunks: int, rank: int, world: int) -> tuple[tuple[Sp
 def matmul_all_reduce(
     a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, decision: Decision
 ) -> torch.Tensor:
-    """[m, n]: the sum over ranks of a [m, k] @ b [k, n]; scattered, then gathered by chunks."""
+    """[m, n]: the sum over ranks of a [m, k] @ b [k, n]: a scatter, then a gather by chunks."""
     rows = _rows_of_each("matmul_all_reduce", a, b, group)
     world, result = group.size(), a.new_empty(a.shape[0], b.shape[1])
     pieces = spans(rows, decision.chunks)
-    summed = (world - 1) * len(pieces)  # the flags of sums; then one for each rank and chunk
+    summed = (world - 1) * len(pieces)  # the scatter's flags; then one for each rank and chunk
     form = Form(
         "all_reduce", world, rows, b.shape[1], a.dtype, summed + world * len(pieces)
     )
@@ -339,10 +305,6 @@ def matmul_all_reduce(
     return result
 
 
-def _scattered(product: torch.Tensor, result: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
-    dist.reduce_scatter_tensor(result, product, group=group)
-    return result
-
 
 # ---------------------------------------------------------------------------------------- checks
 
@@ -350,7 +312,7 @@ def _scattered(product: torch.Tensor, result: torch.Tensor, group: ProcessGroup)
 def _exchange(
     form: Form, group: ProcessGroup, decision: Decision, like: torch.Tensor
 ) -> Exchange | None:
-    """None if the decision is against a pipeline, or nothing is to be sent."""
+    """The exchange of this call; None for a collective, or if there is nothing to send."""
     if not decision.pipeline or group.size() == 1 or not form.rows * form.columns:
         return None
     return exchange_for(form, group, like.device)

@@ -2,12 +2,12 @@
 """Sends and receives between the devices of a group: posted together, awaited later.
 
     sent = post(receive(below, 1), send(rows, -1), mesh=(0, 1, 2, 3), on="mesh_x")
-    part(whole, 1, mesh=(0, 1, 2, 3), on="mesh_x")        the run of `whole` of the next device
+    part(whole, 1, mesh=(0, 1, 2, 3), on="mesh_x")        the next device's part of `whole`
     wait(sent, "below")
 
-A device is named by its distance from this one along `on`, around the group: 1 is the next one, -1
-the one before. So all devices run the same lines: what one sends to distance -1, the device there
-receives from distance 1. torch.distributed moves the elements, NCCL those of a post as one group.
+A device is named by its distance from this one along `on`: 1 is the next one, -1 the one before,
+and after the last device comes the first. So all devices run the same lines: if one sends to
+distance -1, the device there receives from distance 1. NCCL runs a post as one group.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from thunder_fuser.communication.collectives import Posted, as_bytes, group_of, posting
+from thunder_fuser.communication.collectives import Posted, as_bytes, begun, group_of
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """One tensor to or from the device at a distance. call: torch's isend or irecv."""
+    """A send or a receive of one tensor. call: torch's isend or irecv. distance: of the peer."""
 
     call: Callable[..., Any]
     tensor: torch.Tensor
@@ -34,17 +34,17 @@ class Transfer:
 
 
 def send(given: torch.Tensor, distance: int) -> Transfer:
-    """To the device at this distance. What is given stays as it is until the post is awaited."""
+    """A send to the device at this distance. The tensor must not change until the post's wait."""
     return Transfer(dist.isend, given.contiguous(), distance)
 
 
 def receive(into: torch.Tensor, distance: int) -> Transfer:
-    """From the device at this distance, into a contiguous tensor."""
+    """A receive from the device at this distance, into a contiguous tensor."""
     return Transfer(dist.irecv, into, distance)
 
 
 def post(*transfers: Transfer, mesh: Any, on: str) -> Posted:
-    """Begins all of them, behind the caller's work so far."""
+    """Begins all transfers, after the work that the caller's stream has so far."""
     first = transfers[0].tensor
     group = group_of(mesh, on, first.device.type)
     operations = [
@@ -53,14 +53,14 @@ def post(*transfers: Transfer, mesh: Any, on: str) -> Posted:
     ]
     peers = ", ".join(map(str, sorted({one.peer for one in operations})))
     what = f"post to and from ranks {peers} (mesh={mesh}, on={on!r})"
-    works = posting(what, partial(dist.batch_isend_irecv, operations))
-    return Posted(what, _All(works, operations), lambda: first, first)
+    works = begun(what, partial(dist.batch_isend_irecv, operations))
+    return Posted(what, _Works(works, operations), lambda: first, first)
 
 
 def part(
     whole: torch.Tensor, distance: int, *, mesh: Any, on: str, dim: int = 0
 ) -> torch.Tensor:
-    """The run along `dim` that belongs to the device at this distance."""
+    """The part along `dim` that belongs to the device at this distance."""
     group = group_of(mesh, on, whole.device.type)
     size = whole.shape[dim] // group.size()
     at = (group.rank() + distance) % group.size()
@@ -71,8 +71,8 @@ def _peer(group: Any, distance: int) -> int:
     return dist.get_global_rank(group, (group.rank() + distance) % group.size())
 
 
-class _All:
-    """torch's handles of one post as one, and the tensors, which torch may not keep alive."""
+class _Works:
+    """The handles of a post as one handle. It keeps the tensors alive, which torch may not do."""
 
     def __init__(self, works: Sequence[Any], operations: Sequence[dist.P2POp]) -> None:
         self._works, self._kept = works, operations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products with communication, as programs call them: a group, a decision, then pipelines.py.
+"""The products with communication that programs call: finds the group, decides, runs pipelines.py.
 
     all_gather_matmul(x, w, mesh=(0, 1), on="mesh_x")    all_gather(x) @ w
 
-The decision is made where a program first runs with such sizes: what it reads is the same on all
-ranks, and the rates of the machine are agreed on by all.
+The decision is made at the first call with such sizes. All ranks decide alike, because they read
+the same sizes and have agreed on the machine's rates.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _SIZES: dict[str, tuple[str, Callable[[Shape, Shape, int], Sizes]]] = {
 def foreseen(
     name: str, a: Shape, b: Shape, dtype: str, *, world: int, device: str, lower: LowerParams
 ) -> str:
-    """The decision of such a call, with its numbers, before it runs.
+    """The decision for such a call in words, with the predicted times, before it runs.
 
     a, b: the operands' shapes, as the call has them. The rates are this machine's if this process
-    knows them; else those of two H200, which may decide otherwise.
+    knows them, else those of two H200, with which the decision may differ.
     """
     kind, sizes = _SIZES[name]
     known = known_rates(world, device)
@@ -65,7 +65,7 @@ def foreseen(
     found = _chosen(kind, sizes(a, b, world), dtype, world, lower, lambda: rates)
     played = decide(kind, *found.sizes, dtype=dtype, world=world, rates=rates)
     seconds = played.pipeline_seconds
-    if isfinite(seconds):  # of the chunks that were asked for
+    if isfinite(seconds):  # with the number of chunks that the user asked for
         seconds = pipeline_seconds(
             kind, *found.sizes, dtype=dtype, world=world, rates=rates, chunks=found.chunks
         )
@@ -76,18 +76,13 @@ def foreseen(
     return f"{found}; rates of {whose}"
 
 
-def _decision(
-    name: str, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> Decision:
-    """Pipeline or collective, and the number of chunks."""
-    return _decided(name, a.shape, b.shape, a.dtype, a.device.type, group, lower)
-
-
 @lru_cache(maxsize=1024)
 def _decided(  # noqa: PLR0917 - the key of the cache
     name: str, a: Shape, b: Shape, dtype: torch.dtype, device: str, group: ProcessGroup,
     lower: LowerParams,
 ) -> Decision:  # fmt: skip
+    """Pipeline or collective, and the number of chunks."""
+
     def rates() -> Bandwidths:
         index = f":{torch.cuda.current_device()}" if device == "cuda" else ""
         return bandwidths(group, torch.device(device + index))
@@ -112,30 +107,25 @@ def _chosen(  # noqa: PLR0917 - what a decision depends on
     return replace(found, chunks=lower.chunks) if lower.chunks else found
 
 
-def all_gather_matmul(
-    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, lower: LowerParams,
-    bias: torch.Tensor | None = None,
+def _product(
+    name: str, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    **bias: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """all_gather(shard) @ weight + bias, for shard [m/W, k] and weight [k, n]."""
-    decision = _decision("all_gather_matmul", shard, weight, group, lower)
-    return pipelines.all_gather_matmul(shard, weight, group, decision, bias)
+    """The product of this name in pipelines.py, with the decision for such operands."""
+    decision = _decided(name, a.shape, b.shape, a.dtype, a.device.type, group, lower)
+    run: Product = getattr(pipelines, name)
+    return run(a, b, group, decision, **bias)
 
 
-def all_gather_linear(
-    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, lower: LowerParams,
-    bias: torch.Tensor | None = None,
-) -> torch.Tensor:  # fmt: skip
-    """a @ all_gather(shard).T + bias, for a [m, k] and shard [n/W, k]."""
-    decision = _decision("all_gather_linear", a, shard, group, lower)
-    return pipelines.all_gather_linear(a, shard, group, decision, bias)
+PRODUCTS: dict[str, Product] = {name: partial(_product, name) for name in _SIZES}
 
 
 def all_gather_products(
     shard: torch.Tensor, wanted: Sequence[tuple[str, torch.Tensor]], group: ProcessGroup,
     lower: LowerParams,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Products with all_gather(shard), as in pipelines.py; the cost is that of one as wide as all
-    together."""
+    """Products with all_gather(shard), as in pipelines.py. The decision is that for one product as
+    wide as all of them together."""
     sizes = products_sizes(shard.shape, [(kind, other.shape) for kind, other in wanted])
     decision = _decided(
         "all_gather_matmul", shard.shape, sizes, shard.dtype, shard.device.type, group, lower
@@ -144,35 +134,14 @@ def all_gather_products(
 
 
 def products_sizes(shard: Shape, wanted: Sequence[tuple[str, Shape]]) -> tuple[int, int]:
-    """[k, n], so that a product of the gathered [m, k] with it takes as long as all of these."""
+    """[k, n]: a product of the gathered [m, k] with it takes as long as all these products."""
     widths = (other[1] if kind in ("rows", "left") else other[0] for kind, other in wanted)
     return shard[1], sum(widths)
 
 
-def matmul_reduce_scatter(
-    a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """This rank's rows of the sum over ranks of a [m, k] @ b [k, n]."""
-    decision = _decision("matmul_reduce_scatter", a, b, group, lower)
-    return pipelines.matmul_reduce_scatter(a, b, group, decision)
-
-
-def matmul_all_reduce(
-    a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """The sum over ranks of a [m, k] @ b [k, n]."""
-    decision = _decision("matmul_all_reduce", a, b, group, lower)
-    return pipelines.matmul_all_reduce(a, b, group, decision)
-
-
-PRODUCTS: dict[str, Product] = {
-    one.__name__: one
-    for one in (all_gather_matmul, all_gather_linear, matmul_reduce_scatter, matmul_all_reduce)
-}
-
 
 def named_products(lower: LowerParams) -> dict[str, Product]:
-    """The products as a program's text calls them, with a mesh in place of the group."""
+    """The products as a program's text calls them: with a mesh instead of the group."""
     return {name: partial(_on_mesh, product, lower) for name, product in PRODUCTS.items()}
 
 
@@ -180,17 +149,17 @@ def of_rows(  # noqa: PLR0917 - those of a product, and the shape
     product: Product, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams,
     shape: Shape = (), **more: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """A product of a [.., m, k], whose leading axes are rows as well, and b [k, n].
+    """A product of a [.., m, k], whose leading axes count as rows, and b [k, n].
 
-    shape: of the result, by default with a's axes. more: the bias, if there is one.
+    shape: the result's; by default it has a's axes. more: the bias, if there is one.
     """
     found = product(a.reshape(-1, a.shape[-1]), b, group, lower, **more)
     return found.view(tuple(shape) or (-1, *a.shape[1:-1], found.shape[-1]))
 
 
-def asked(lower: LowerParams, chunks: int) -> LowerParams:
-    """For a product that its definition wants in so many chunks of each device's part; 0: as it
-    is."""
+def with_chunks(lower: LowerParams, chunks: int) -> LowerParams:
+    """The parameters for a product whose definition gives the chunks of each device's part; 0: it
+    gives none, and they are unchanged."""
     return replace(lower, overlap="always", chunks=chunks) if chunks else lower
 
 
@@ -199,4 +168,4 @@ def _on_mesh(
     chunks: int = 0, **more: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     group = group_of(mesh, on, a.device.type)
-    return of_rows(product, a, b, group, asked(lower, chunks), **more)
+    return of_rows(product, a, b, group, with_chunks(lower, chunks), **more)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of our own beside a caller's, through which torch's symmetric memory finds the peers.
+"""A process group beside the caller's, for the rendezvous of torch's symmetric memory.
 
 torch exchanges handles of memory through the group's store, under keys "<name>/<number>/<rank>".
-The number counts such exchanges in a process, over all its groups. So ranks that are also in
-another group have other numbers than those that are not, and each waits for a key that nobody
-writes. The store here puts a number of its own group in that place.
+The number counts such exchanges in a process, over all its groups. So a rank that is also in
+another group has other numbers than its peers, and each waits for a key that nobody writes. The
+store here replaces the number by a count of this group alone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch.distributed import ProcessGroup
 
 
 class GroupStore(dist.Store):
-    """Counts exchanges from 0 in each rendezvous, and these in the order of the group's calls.
+    """Numbers the group's rendezvous, and the exchanges inside each from 0.
 
-    So a rendezvous that failed on one rank in the middle does not disturb the next one. An exchange
-    writes the own key before it reads those of its peers.
+    So a rendezvous that failed halfway on one rank does not disturb the next one. In an exchange a
+    rank writes its own key before it reads those of its peers.
     """
 
     def __init__(self, store: dist.Store) -> None:
@@ -32,7 +32,7 @@ class GroupStore(dist.Store):
         self._rendezvous = self._exchange = 0
 
     def begin(self) -> None:
-        """A new rendezvous. All ranks of the group call it."""
+        """Begins a rendezvous. All ranks of the group call it."""
         self._rendezvous, self._exchange = self._rendezvous + 1, 0
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
@@ -51,26 +51,26 @@ class GroupStore(dist.Store):
         return f"{name}/{self._rendezvous}.{self._exchange}/{rank}"
 
 
-_NUMBERS = count()  # of names: torch keeps those of groups that are gone
-# torch holds a group of a name weakly; it lives as long as the caller's group.
+_NUMBERS = count()  # new names for all groups: torch keeps the names of groups that were deleted
+# torch holds a named group weakly; this table keeps it as long as the caller's group.
 _GROUPS: WeakKeyDictionary[ProcessGroup, tuple[str, GroupStore, ProcessGroup]]
 _GROUPS = WeakKeyDictionary()
 
 
 def begin_rendezvous(group: ProcessGroup, device: torch.device) -> str:
-    """The name of our group for one rendezvous. All ranks of the group call it."""
+    """Begins a rendezvous, and returns the name of our group. All ranks of the group call it."""
     found = _GROUPS.get(group)
     if found is None:
-        found = _GROUPS[group] = _made(group, device)
+        found = _GROUPS[group] = _new_group(group, device)
     name, store, _ = found
     store.begin()
     return name
 
 
-def _made(group: ProcessGroup, device: torch.device) -> tuple[str, GroupStore, ProcessGroup]:
+def _new_group(group: ProcessGroup, device: torch.device) -> tuple[str, GroupStore, ProcessGroup]:
     store = GroupStore(group.get_group_store())
     made = ProcessGroup(store, group.rank(), group.size())
-    backend = group._get_backend(device)  # torch asks it for the name in its logs
+    backend = group._get_backend(device)  # torch takes the name in its logs from it
     made._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
     name = f"thunder_fuser:{next(_NUMBERS)}"
     c10d._register_process_group(name, made)

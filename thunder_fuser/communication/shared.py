@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges of processes on one host, for tensors on the CPU: files that all of them map.
+"""Exchanges between processes on one host for CPU tensors: files that all processes map.
 
-Copies run at once, in the caller's thread. So the order of a pipeline's steps is tested at its
-strictest: one that needs two streams to make progress would stand still here.
+Copies run at once, in the caller's thread. So this is the strictest test of a pipeline's order of
+steps: a pipeline that needs two streams to make progress would deadlock here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POLL_SECONDS = 5e-5
 
 
 def make_shared(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
-    """Maps a file of each rank. Called by all ranks at once; PeerError where one cannot be made."""
+    """Maps a file of each rank. All ranks call it; PeerError if a file cannot be made or mapped."""
     size = -(-form.bytes // mmap.PAGESIZE) * mmap.PAGESIZE + form.flags * _NUMBER
     path = together(f"memory of {form}", partial(_file, size), group)
     try:
@@ -57,7 +57,7 @@ def _mapped(path: str, size: int) -> torch.Tensor:
 
 
 class SharedExchange(Exchange):
-    """maps: the file of each rank: its slots, then its flags, at first all 0."""
+    """maps: each rank's file, which has the slots and behind them the flags, at first all 0."""
 
     def __init__(self, form: Form, rank: int, maps: list[torch.Tensor]) -> None:
         slots = tuple(one[: form.bytes].view(form.dtype).view(form.shape) for one in maps)
@@ -76,7 +76,7 @@ class SharedExchange(Exchange):
     ) -> Callable[[], None]:
         self.await_flag(peer, flag)
         target[rows] = self.peers[peer][slot][rows]
-        return _nothing
+        return lambda: None
 
     def raise_flag(self, peer: int, flag: int) -> None:
         self._flags[peer][flag] = self.epoch
@@ -96,12 +96,8 @@ class SharedExchange(Exchange):
         pass  # every copy is done
 
     def finish(self, seconds: float) -> None:
-        pass  # nothing runs behind the caller
+        pass  # nothing runs in the background
 
     def close(self) -> None:
         self._views.clear()
-        self.peers, self._flags = (), []  # the last reference unmaps a file
-
-
-def _nothing() -> None:
-    pass
+        self.peers, self._flags = (), []  # a file is unmapped with its last reference

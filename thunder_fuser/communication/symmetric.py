@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges of CUDA devices that reach each other's memory: torch's symmetric memory.
+"""Exchanges between CUDA devices that can access each other's memory: torch's symmetric memory.
 
-Copies are made by a copy engine, on a stream of high priority. A stream waits for a flag without a
-kernel (runtime/stream_values.py), so no multiprocessor is taken from the matrix products. Where the
-driver refuses that, torch's small signal kernels do it. Multicast is not used.
+A copy engine makes the copies, on a stream of high priority. A stream waits for a flag without a
+kernel (runtime/stream_values.py), so all multiprocessors are left to the matrix products. If the
+driver refuses such waits, torch's small signal kernels replace them. Multicast is not used.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
-    """Allocates and maps the memory of all ranks. Called by all ranks at once.
+    """Allocates and maps the memory of all ranks. All ranks call it.
 
-    PeerError if a device has no access to another one's memory. LaunchError while a CUDA graph is
-    captured: memory is not allocated then.
+    PeerError if a device cannot access another one's memory. LaunchError while a CUDA graph is
+    captured, since memory cannot be allocated then.
     """
     at = -(-form.bytes // _ALIGNED) * _ALIGNED
-    # The last numbers, one for each rank, are for the test of flags.
+    # `_flags_work` uses the last flags, one for each rank.
     size = at + (form.flags + group.size()) * _NUMBER
     if torch.cuda.is_current_stream_capturing():
         raise LaunchError(f"{form} in the capture of a CUDA graph", do="call it once before")
     name = together(f"a group for {form}", partial(begin_rendezvous, group, device), group)
     memory = together(f"memory of {form}", partial(_allocated, size, name, device), group)
     handle = together(f"access to {form}", partial(_mapped, memory, name), group)
-    made = SymmetricExchange(form, handle, memory, at, patience=_patience(group, device))
+    made = SymmetricExchange(form, handle, memory, at, timeout=_timeout(group, device))
     made.by_kernels = not _flags_work(made, group)
     most = get_signal_pad_size() // _NUMBER // group.size()
     if made.by_kernels and form.flags > most:
@@ -58,8 +58,8 @@ def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exc
     return made
 
 
-def _patience(group: ProcessGroup, device: torch.device) -> float:
-    """Seconds; infinite if the option says never."""
+def _timeout(group: ProcessGroup, device: torch.device) -> float:
+    """The seconds of the option peer_timeout; infinite if the option says never."""
     asked = int(option("peer_timeout"))
     if asked >= 0:
         return asked or math.inf
@@ -85,17 +85,18 @@ def _flags_work(exchange: SymmetricExchange, group: ProcessGroup) -> bool:
     """Whether numbers that a stream writes arrive at every peer, and a stream can wait for them."""
     first, stream = exchange.form.flags, torch.cuda.current_stream(exchange.device).cuda_stream
     own = [exchange.address(peer, first + exchange.rank) for peer in range(group.size())]
-    written = all(_is_taken(write_value, stream, address) for address in own)
+    written = all(_driver_accepts(write_value, stream, address) for address in own)
     torch.cuda.synchronize(exchange.device)
     if not all(from_all(written, group)):
         return False
     arrived = bool((exchange.flags[first:] == 1).all())
-    arrived = arrived and _is_taken(wait_value, stream, exchange.address(exchange.rank, first))
+    at = exchange.address(exchange.rank, first)
+    arrived = arrived and _driver_accepts(wait_value, stream, at)
     torch.cuda.synchronize(exchange.device)
     return all(from_all(arrived, group))
 
 
-def _is_taken(function: Callable[[int, int, int], None], stream: int, address: int) -> bool:
+def _driver_accepts(function: Callable[[int, int, int], None], stream: int, address: int) -> bool:
     try:
         function(stream, address, 1)
     except LaunchError:
@@ -106,20 +107,20 @@ def _is_taken(function: Callable[[int, int, int], None], stream: int, address: i
 class SymmetricExchange(Exchange):
     """memory: this rank's bytes, mapped by all ranks: slots, and from byte `at` on the flags.
 
-    patience: seconds after which the watchdog ends the process of a stream that still waits.
+    timeout: seconds after which the watchdog aborts the process if a stream still waits.
 
-    A call takes little time on the host: events, addresses and the streams of the call are kept.
+    A call takes little time on the host: events, addresses and the streams of the call are cached.
     """
 
-    by_kernels = False  # how flags are raised and awaited
+    by_kernels = False  # whether signal kernels raise flags and wait for them
 
     def __init__(
-        self, form: Form, handle: Any, memory: torch.Tensor, at: int, *, patience: float = math.inf
+        self, form: Form, handle: Any, memory: torch.Tensor, at: int, *, timeout: float = math.inf
     ) -> None:
         ranks = range(handle.world_size)
         peers = tuple(handle.get_buffer(rank, form.shape, form.dtype) for rank in ranks)
         super().__init__(form, handle.rank, peers, memory.numel())
-        self.device, self.patience = memory.device, patience
+        self.device, self.timeout = memory.device, timeout
         self.flags = memory[at:].view(torch.int32)
         self._handle, self._memory = handle, memory
         self._slots = [peer.data_ptr() for peer in peers]
@@ -128,14 +129,14 @@ class SymmetricExchange(Exchange):
         self._copies = _copy_stream(memory.device)
         self._caller = torch.cuda.current_stream(memory.device)
         self._begun, self._copied, self._ended = (torch.cuda.Event() for _ in range(3))
-        self._arrivals: list[torch.cuda.Event] = []  # of a call's gets, in order
+        self._arrivals: list[torch.cuda.Event] = []  # one for each get of a call, in order
         self._used = self._ends = self._sampled = 0
 
     def __str__(self) -> str:
         return f"rank {self.rank}, {self.form}"
 
     def address(self, rank: int, flag: int) -> int:
-        """Of a flag in a rank's memory."""
+        """The address of a flag in a rank's memory."""
         return self._flags[rank] + flag * _NUMBER
 
     def begin(self) -> None:
@@ -202,22 +203,23 @@ class SymmetricExchange(Exchange):
         self._caller.wait_event(self._copied)
         ended = self._ended
         ended.record(self._caller)
-        if ended is not self._ended:  # the watchdog took it at this very moment
+        if ended is not self._ended:  # `sample` ran in the watchdog's thread at this moment
             self._ended.record(self._caller)
         self._ends += 1
-        if self.patience < math.inf:
+        if self.timeout < math.inf:
             WATCHDOG.watch(self)
 
     def sample(self) -> Callable[[], bool] | None:
-        """Whether the last call that ended is done; None if the last sample is of that call."""
+        """A function that says whether the device has finished the last call. None if the call
+        before was sampled already, and there is no new one."""
         if self._sampled == self._ends:
             return None
         self._sampled = self._ends
         ended, self._ended = self._ended, torch.cuda.Event()  # so that no later call records it
         return ended.query
 
-    def late(self, seconds: float) -> PeerError:
-        """What a peer did not do in so many seconds."""
+    def timeout_error(self, seconds: float) -> PeerError:
+        """The error that says which flags peers have not raised after so many seconds."""
         return PeerError(
             str(self), expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
             got=f"{self._raised()}", do="look at the log of the other ranks",
@@ -227,11 +229,11 @@ class SymmetricExchange(Exchange):
         limit, done = time.monotonic() + seconds, self._caller.record_event()
         while not done.query():
             if time.monotonic() > limit:
-                raise self.late(seconds)
+                raise self.timeout_error(seconds)
             time.sleep(_POLL_SECONDS)
 
     def _raised(self) -> list[int]:
-        """The flags, read past the streams that wait for them."""
+        """The flags, read on a new stream, because the others may wait for them."""
         with torch.cuda.stream(torch.cuda.Stream(self.device)):
             return self.flags[: self.form.flags].tolist()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group and a form -> the exchange to use at this call; None where its ranks cannot have one."""
+"""Finds the exchange for a call of a group; there is none if the ranks cannot share memory."""
 
 from __future__ import annotations
 
@@ -22,46 +22,45 @@ from thunder_fuser.errors import CommunicationWarning, PeerError
 _MAKERS: dict[str, Callable[[Form, ProcessGroup, torch.device], Exchange]] = {
     "cpu": make_shared, "cuda": make_symmetric,
 }
-_TRIED = Form("probe", 1, 1, 64, torch.uint8, 1)
-# {(group's name, kind of device): (the group, why it has no exchanges or "")}
-_FOUND: dict[tuple[str, str], tuple[ref[ProcessGroup], str]] = {}
+_PROBE = Form("probe", 1, 1, 64, torch.uint8, 1)
+# {(group's name, device type): (the group, why it has no exchanges or "")}
+_PROBED: dict[tuple[str, str], tuple[ref[ProcessGroup], str]] = {}
 
 
 def exchange_for(
     form: Form, group: ProcessGroup, device: torch.device, cache: BufferCache = CACHE
 ) -> Exchange | None:
-    """The exchange of this call, of the other parity than the last. All ranks call it alike.
+    """The exchange of this call. Calls of a form use two exchanges in turn. All ranks call it.
 
-    PeerError if the ranks ask for different ones: only where memory is new, so that a warm call
-    costs no message.
+    PeerError if the ranks ask for different ones. This is checked only when an exchange is made,
+    so that a warm call sends no message.
     """
     if why_not(group, device):
         return None
-    keys = _keys(form, group.group_name, device, stream_number(device))
-    return cache.next(
-        keys, partial(_made, keys[0], form, group, device), partial(_settled, group, device)
-    )
+    key = _key(form, group.group_name, device, stream_number(device))
+    return cache.get(
+        key, partial(_make, key, form, group, device), partial(_finish_calls, group, device),
+        count=2,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _keys(
-    form: Form, group: str, device: torch.device, stream: int
-) -> tuple[BufferKey, BufferKey]:
+def _key(form: Form, group: str, device: torch.device, stream: int) -> BufferKey:
     strides = (form.rows * form.columns, form.columns, 1)
-    place = str(device) if device.type == "cpu" else device.type  # each rank has its own index
+    place = str(device) if device.type == "cpu" else device.type  # ranks differ in the index
     return BufferKey(
         "", f"{form.statement}, {form.flags} flags", form.shape, strides, form.dtype, place,
         stream, group,
-    ).pair()  # fmt: skip
+    )  # fmt: skip
 
 
-def _made(key: BufferKey, form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
+def _make(key: BufferKey, form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
     agree(f"group {group.group_name}", (str(form), form.flags, key.stream), group)
     return _MAKERS[device.type](form, group, device)
 
 
-def _settled(group: ProcessGroup, device: torch.device) -> None:
-    """No rank still reads or writes the memory of another."""
+def _finish_calls(group: ProcessGroup, device: torch.device) -> None:
+    """Waits until no rank reads or writes the memory of another."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     from_all("settled", group)
@@ -69,16 +68,16 @@ def _settled(group: ProcessGroup, device: torch.device) -> None:
 
 def release(group: ProcessGroup, device: torch.device, cache: BufferCache = CACHE) -> None:
     """Frees the exchanges of a group. All ranks call it."""
-    cache.release(group.group_name, partial(_settled, group, device))
+    cache.release(group.group_name, partial(_finish_calls, group, device))
 
 
 def why_not(group: ProcessGroup, device: torch.device) -> str:
-    """Why the group has no exchanges; "" if it has. Tried once, by all ranks together."""
+    """Why the group can have no exchanges; "" if it can. All ranks probe it once, together."""
     name = group.group_name, device.type
-    known = _FOUND.get(name)
+    known = _PROBED.get(name)
     if known is None or known[0]() is not group:
-        CACHE.release(group.group_name, _nothing)  # of an earlier group of that name
-        known = _FOUND[name] = ref(group), _tried(group, device)
+        CACHE.release(group.group_name, lambda: None)  # those of an earlier group of that name
+        known = _PROBED[name] = ref(group), _probe(group, device)
         if known[1]:
             warnings.warn(
                 f"Pipelines of group {group.group_name} are replaced by collectives: {known[1]}",
@@ -87,18 +86,14 @@ def why_not(group: ProcessGroup, device: torch.device) -> str:
     return known[1]
 
 
-def _tried(group: ProcessGroup, device: torch.device) -> str:
+def _probe(group: ProcessGroup, device: torch.device) -> str:
     hosts = set(from_all(socket.gethostname(), group))
     if len(hosts) > 1:
         return f"its ranks are on {len(hosts)} hosts"
     if device.type not in _MAKERS:
         return f"no transport for devices of type {device.type}"
     try:
-        _MAKERS[device.type](_TRIED, group, device).close()
+        _MAKERS[device.type](_PROBE, group, device).close()
     except PeerError as error:
         return error.sentence
     return ""
-
-
-def _nothing() -> None:
-    pass

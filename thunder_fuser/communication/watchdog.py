@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread that ends the process when a stream waits for ever for the flag of a dead peer.
+"""A thread that aborts the process when a stream waits for the flag of a dead peer.
 
-The host of such a process may sleep in a synchronisation that never returns, so no error can be
-raised in it. As torch's watchdog of NCCL does: after the group's time-out a PeerError that names
-rank, statement, memory and flags is logged, and the process is aborted, so that a launcher sees it
-and ends the other ranks. The option `peer_timeout` gives other seconds; 0 turns it off.
+The host of such a process may be in a synchronisation that never returns, so no error can be raised
+there. The thread does what torch's NCCL watchdog does: after the group's time-out it logs a
+PeerError with rank, statement, memory and flags, and aborts the process. A launcher sees that and
+ends the other ranks. The option `peer_timeout` gives other seconds; 0 turns it off.
 
-The thread sleeps while nothing is outstanding. A call of an exchange adds it to a set, no more.
+The thread sleeps while no call is outstanding. A call only adds its exchange to a set.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _REPORT_SECONDS = 10.0
 
 
 class Watched(Protocol):
-    """What may wait for ever. Its text names the rank, the statement and the memory."""
+    """Work that may wait for ever. Its text names the rank, the statement and the memory."""
 
     @property
-    def patience(self) -> float:
-        """Seconds for which it may wait."""
+    def timeout(self) -> float:
+        """The seconds for which it may wait."""
 
     def sample(self) -> Callable[[], bool] | None:
-        """Says later whether all that it was told until now is done; None if the last sample, if
-        there was one, has all of it."""
+        """A function that says whether the work so far is done; None if there is none that is newer
+        than the last sample."""
 
-    def late(self, seconds: float) -> PeerError:
-        """What it has waited for, for so long."""
+    def timeout_error(self, seconds: float) -> PeerError:
+        """The error that says what it has waited for in so many seconds."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Sample:
 
 
 class Watchdog:
-    """end: what becomes of the process after a report. prepare: runs first in the thread."""
+    """end: ends the process after a report. prepare: runs first in the thread."""
 
     def __init__(
         self, end: Callable[[], None], prepare: Callable[[], None], poll: float = _POLL_SECONDS
@@ -61,7 +61,7 @@ class Watchdog:
         self._process = 0
 
     def watch(self, one: Watched) -> None:
-        """From now on, until all that it was told is done."""
+        """Watches it until all its work is done."""
         if one in self._outstanding:
             return
         self._outstanding.add(one)
@@ -72,7 +72,7 @@ class Watchdog:
             self._thread.start()
 
     def forget(self, one: Watched) -> None:
-        """It is freed."""
+        """Stops watching it."""
         self._outstanding.discard(one)
 
     def _run(self) -> None:
@@ -81,31 +81,31 @@ class Watchdog:
         while True:
             self._is_asked.wait()
             time.sleep(self._poll)
-            self.look(samples, time.monotonic())
+            self.check(samples, time.monotonic())
             if not self._outstanding:
                 self._is_asked.clear()
-                if self._outstanding:  # added before it was cleared
+                if self._outstanding:  # it was added just before `clear`
                     self._is_asked.set()
 
-    def look(self, samples: dict[Watched, _Sample], now: float) -> None:
-        """One look at all that is outstanding. samples: what earlier looks left."""
+    def check(self, samples: dict[Watched, _Sample], now: float) -> None:
+        """Checks all that is outstanding once. samples: those of earlier checks."""
         for one in samples.keys() - self._outstanding:
-            del samples[one]  # it is freed
+            del samples[one]  # it was freed
         for one in tuple(self._outstanding):
             try:
-                self._look_at(one, samples, now)
-            except RuntimeError:  # of the device: the caller gets the same error at its next call
+                self._check_one(one, samples, now)
+            except RuntimeError:  # the device's: the caller gets the same error at its next call
                 self.forget(one)
 
-    def _look_at(self, one: Watched, samples: dict[Watched, _Sample], now: float) -> None:
+    def _check_one(self, one: Watched, samples: dict[Watched, _Sample], now: float) -> None:
         sample = samples.get(one)
         if sample is None or sample.is_done():
             self._renew(one, samples, now)
-        elif now - sample.since > one.patience:
+        elif now - sample.since > one.timeout:
             self._report(one, now - sample.since)
 
     def _renew(self, one: Watched, samples: dict[Watched, _Sample], now: float) -> None:
-        """A call that ends here is either part of the new sample, or adds it to the set again."""
+        """Takes a new sample. A call that ends meanwhile is in it, or calls `watch` again."""
         self._outstanding.discard(one)
         samples.pop(one, None)
         is_done = one.sample()
@@ -115,15 +115,15 @@ class Watchdog:
 
     def _report(self, one: Watched, seconds: float) -> None:
         LOGGER.critical("%s has waited for another rank for %.1f s: aborting.", one, seconds)
-        late = threading.Timer(_REPORT_SECONDS, self._end)  # if the device does not even tell flags
-        late.daemon = True
-        late.start()
-        LOGGER.critical("%s", one.late(seconds))
+        hung = threading.Timer(_REPORT_SECONDS, self._end)  # if even the flags cannot be read
+        hung.daemon = True
+        hung.start()
+        LOGGER.critical("%s", one.timeout_error(seconds))
         for stream in (sys.stderr, sys.stdout):
             stream.flush()
-        late.cancel()
+        hung.cancel()
         self._end()
 
 
-# What a thread asks of the driver would break a capture of a CUDA graph in another one.
+# Without `prepare` its driver calls would break the capture of a CUDA graph in another thread.
 WATCHDOG = Watchdog(os.abort, allow_capture_elsewhere)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks of a mesh compare their programs once, before anything is sent.
+"""Compares the programs of all ranks of a mesh once, before anything is sent.
 
-What is compared is what must be equal, or ranks wait for each other for ever: the collectives with
-their sizes and types in the order they are posted, and the expressions. Strides and alignments
-change kernels, may differ from rank to rank, and are left out.
+It compares what must be equal, because ranks would otherwise deadlock: the expressions, and the
+collectives with sizes and types in their order. Strides and alignments are left out: they change
+kernels, but may differ from rank to rank.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.specialise import InputKey, specialise
 
-FAILED = -1  # in place of a digest, of a rank that could not compile its program
+FAILED = -1  # replaces the digest of a rank that could not compile its program
 
 
 def meshes_of(fusion: Fusion, keys: tuple[InputKey, ...]) -> tuple[Mesh, ...]:
     """The meshes over which a fusion communicates for such arguments; none if it does not.
 
-    Known before anything is compiled, and the same on all ranks.
+    They are known before anything is compiled, and are the same on all ranks.
     """
     on_mesh = any(view.mesh is not None for view in fusion.tensors.values())
     if not on_mesh and not any(map(is_communication, fusion.exprs)):
@@ -42,7 +42,7 @@ def meshes_of(fusion: Fusion, keys: tuple[InputKey, ...]) -> tuple[Mesh, ...]:
 
 
 def digest(fusion: Fusion, program: Statements, lower: LowerParams) -> int:
-    """A number of 63 bits, the same on all ranks that may run the program together."""
+    """A number of 63 bits. It is equal on ranks that can run the program together."""
     sizes = (
         f"{one.outputs[0]}: {fusion.tensors[one.outputs[0]]}"
         for one in fusion.exprs if is_communication(one)
@@ -54,12 +54,12 @@ def digest(fusion: Fusion, program: Statements, lower: LowerParams) -> int:
 
 
 def agree(number: int, meshes: Iterable[Mesh], device: torch.device, seconds: float) -> None:
-    """Compares a program's digest with those of the other ranks of its meshes.
+    """Compares a program's digest with those of the other ranks of its meshes, in a collective.
 
-    A collective. PeerError on every rank if they differ, and if one does not come in time.
+    PeerError on every rank if they differ, or if a rank does not answer in time.
     """
     if dist.is_initialized() and dist.get_backend() == "fake":
-        return  # one process that stands for a rank: there is nothing to compare with
+        return  # a single process simulates a rank: there is nothing to compare with
     for mesh in meshes:
         table = torch.tensor([number], device=device)
         for dimension in reversed(range(len(mesh.sizes))):

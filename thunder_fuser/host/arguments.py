@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the arguments of a call. An InputError names the one that does not fit.
 
-A kernel reads a tensor through its pointer, in the order of its allocation domain. What decides
-whether it may is also in the key of a call (dispatch.py).
+A kernel reads a tensor through its pointer, in the order of its allocation domain. The facts that
+allow it are also part of a call's key (dispatch.py), so a warm call does not check them again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_arguments(fusion: Fusion, arguments: Sequence[Any]) -> None:
 
 
 def check_device(target: Target, device: torch.device) -> None:
-    """InputError if the target cannot reach the device's memory: a kernel would crash."""
+    """InputError if the target cannot access the device's memory: a kernel would crash."""
     wanted = "cpu" if target.is_cpu or target.emulated else target.kind
     if device.type != wanted:
         raise InputError(
@@ -146,7 +146,7 @@ def _has_rules(kind: type[torch.Tensor]) -> bool:
 def refusal(tensor: torch.Tensor) -> str:
     """Why no kernel may read the tensor's memory; empty if one may."""
     if _has_rules(type(tensor)):
-        return f"a {type(tensor).__name__}, a class with rules of its own"
+        return f"a {type(tensor).__name__}, a class that overrides torch's functions"
     if tensor.layout is not torch.strided:
         return f"a {str(tensor.layout).removeprefix('torch.')} tensor"
     if tensor.is_nested:
@@ -159,14 +159,14 @@ def refusal(tensor: torch.Tensor) -> str:
 
 
 def check_plain(thing: str, tensor: torch.Tensor) -> None:
-    """InputError if no kernel may read the tensor's memory. Torch may still take the tensor."""
+    """InputError if no kernel may read the tensor's memory. torch's ops may still accept it."""
     reason = refusal(tensor)
     if reason:
         raise InputError(thing, expected="a plain strided tensor", got=reason)
 
 
 def check_memory(thing: str, tensor: torch.Tensor) -> None:
-    """InputError if the storage was freed, for torch's ops too."""
+    """InputError if the storage was freed: then torch's ops cannot read it either."""
     if refusal(tensor) or tensor.is_meta or not tensor.numel() or tensor.data_ptr():
         return
     raise InputError(
@@ -184,7 +184,7 @@ def is_bound(view: TensorView) -> bool:
 def check_bound(view: TensorView, value: torch.Tensor) -> None:
     """InputError if a tensor does not fit its allocation domain.
 
-    The stride of an axis that is declared contiguous is the number of elements of the faster ones.
+    An axis that is declared contiguous must have the stride that the faster axes' sizes give.
     """
     local = local_domain(view)
     sizes, strides = list(value.shape), list(value.stride())

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments -> the memory that kernels read; the memory that they write -> results.
+"""Converts arguments into the memory that kernels read, and the memory that they write to results.
 
 An argument is matched against the allocation domain of its tensor:
 
     logical [i0{6}], allocation [i0.i*i0.o{6}]             the storage, or an AllocatedTensor
     logical [i0{8}], allocation [i0.o{2}@mesh_x, i0.i{4}]  one device's part, [1, 4] or [4]
 
-Whole tensors that strides describe are passed as they are.
+A whole tensor whose memory strides describe is passed unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AllocatedTensor:
     """A tensor whose memory no strides describe. domain: its domains, whose sizes are numbers.
 
         storage 0 3 1 4 2 5, allocation [i0.i*i0.o{6}] of logical [i0{6}] split by 2
-        .logical()  ->  0 1 2 3 4 5 where storage place k holds element 2 * (k % 3) + k // 3
+        .logical()  ->  0 1 2 3 4 5, if place k of the storage holds element 2 * (k % 3) + k // 3
     """
 
     storage: torch.Tensor
@@ -77,17 +77,17 @@ class AllocatedTensor:
 
 
 class Bound:
-    """The relation of a fusion's arguments and results to memory."""
+    """Converts between a fusion's arguments or results and their memory."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.has_layouts = any(record.op in LAYOUT for record in fusion.definition)
         views = [fusion.tensors[name] for name in fusion.inputs] if self.has_layouts else []
-        # The rank of the memory behind each argument, or -1. Computing it takes longer than a call.
+        # The rank of each argument's memory; -1: strides describe it. Cached, as it is slow.
         self._ranks = [len(local_domain(v).memory) if is_bound(v) else -1 for v in views]
 
     def storages(self, arguments: Sequence[Any]) -> tuple[list[Any], Shapes]:
-        """The memory behind each argument, and logical shapes that the memory does not determine.
+        """The memory of each argument, and the logical shapes that the memory does not determine.
 
         Raises InputError for an argument with other axes.
         """
@@ -101,7 +101,7 @@ class Bound:
             if isinstance(value, torch.Tensor) and value.dim() != rank:
                 value = _without_devices(view, value, rank)
             values.append(value)
-            if shape is not None and not _told(view, value, shape):
+            if shape is not None and not _determines(view, value, shape):
                 shapes.append((name, shape))
         return values, tuple(shapes)
 
@@ -115,7 +115,7 @@ class Bound:
         )
 
     def runner(self, run: Runner, keys: tuple[InputKey, ...]) -> Runner:
-        """`run` with results as AllocatedTensors where their domains require it."""
+        """`run`, whose results become AllocatedTensors where no strides describe their memory."""
         if not self.has_layouts:
             return run
         special = specialise(self.fusion, keys)
@@ -144,14 +144,14 @@ def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
         raise InputError(
             f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
             got=f"one of allocation [{given[0]}]",
-            do="pass .logical() to a tensor of strides, or .of(tensor, domain) of the right domain",
+            do="pass .logical() as a strided tensor, or make it by .of(tensor, domain)",
         )  # fmt: skip
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.Tensor):
         return value[0], tuple(value[1].shape)
     return value, None
 
 
-def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bool:
+def _determines(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bool:
     """True if the storage determines the logical shape; InputError if they contradict."""
     local = local_domain(view)
     if len(shape) != len(view.shape) or not local.transforms or view.mesh is not None:
@@ -182,7 +182,7 @@ def _shape_of(domain: TensorDomain) -> tuple[str, object]:
 
 
 def _without_devices(view: TensorView, value: torch.Tensor, rank: int) -> torch.Tensor:
-    """The memory of an argument, of this rank, without axes on devices.
+    """The memory of an argument without its axes on devices. rank: of the memory.
 
     [1, 4] or [4] for allocation [i0.o{2}@mesh_x, i0.i{4}]
     """

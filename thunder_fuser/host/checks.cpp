@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled at the end of native.cpp, which it is a part of. One more type of callables:
+// Compiled together with native.cpp, behind it. One more type of callables:
 //
-//     Check     check(T0, T1): whether these are plain tensors with the types of a trace's inputs
+//     Check     check(T0, T1): whether these are plain tensors like the inputs of a trace
 namespace {
 
 // words: for each tensor its dtype, type and index of its device, requires_grad, rank and sizes.
@@ -12,7 +12,7 @@ struct Check {
   int64_t* words;
 };
 
-// Moves `want` behind the words of the tensor if it is as they say.
+// True if the tensor is as the words at `want` say; then moves `want` behind these words.
 bool is_as(Handle tensor, const int64_t*& want) {
   int32_t dtype, type, index;
   int64_t dim, *sizes;
@@ -60,7 +60,7 @@ bool put_words(int64_t* to, PyObject* sample, PyObject* requires_grad, PyObject*
 
 }  // namespace
 
-// A Check of a tuple of (sample, requires_grad, sizes); None if torch does not answer.
+// A Check of a tuple of (sample, requires_grad, sizes); None if a call of torch fails.
 extern "C" PyObject* make_check(PyObject* tensors) {
   Py_ssize_t count = PyTuple_GET_SIZE(tensors), all = 1;
   for (Py_ssize_t at = 0; at < count; ++at)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace was made for -> a function that says whether tensors are like that.
+"""Makes the function that checks whether tensors are like those for which a trace was made.
 
     check(x, weight)  ->  True if both are plain tensors with these sizes, dtypes, devices and
                           requires_grad
 
-In C (checks.cpp) where it can be built, else in Python. Strides are not checked: the key of a
-region has them.
+It runs in C (checks.cpp) if that can be built, else in Python. Strides are not checked here,
+because they are in the key of a region.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Like(NamedTuple):
-    """What is checked of a tensor. device: as torch prints it, without an index for the CPU."""
+    """The properties of a tensor that are compared. device: without an index for the CPU."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -31,8 +31,8 @@ class Like(NamedTuple):
 
 
 def make_check(wanted: Sequence[Like]) -> Check:
-    """A function of as many tensors. False also for anything that is no plain tensor with memory
-    of its own: a subclass, a sparse tensor, one inside a transform of torch.func."""
+    """A function of that many tensors. It is False for anything but a plain strided tensor: for a
+    subclass, a sparse tensor, or one inside a transform of torch.func."""
     return _in_c(wanted) or _in_python(wanted)
 
 

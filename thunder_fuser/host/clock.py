@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a host program -> how long each call of them took.
+"""Times the calls of a host program's functions.
 
     clock = Clock(on_cuda=False)
     with watched(program.run.__globals__, {"kernel_0": "the sum"}, clock):
@@ -18,7 +18,7 @@ import torch
 
 
 class Clock:
-    """Calls of functions, by the name that each was given."""
+    """The start and end of each call, by the name given to its function."""
 
     def __init__(self, on_cuda: bool) -> None:
         self._on_cuda = on_cuda
@@ -32,7 +32,7 @@ class Clock:
         return event
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its calls noted."""
+        """The function, with a record of each call's start and end."""
         calls = self.found.setdefault(name, [])
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -44,22 +44,22 @@ class Clock:
         return call
 
     def microseconds(self) -> dict[str, list[float]]:
-        """Those of each call."""
+        """{name: the duration of each call}. Waits for the device."""
         if self._on_cuda:
             torch.cuda.synchronize()
-            return {
-                name: [1e3 * start.elapsed_time(end) for start, end in calls]
-                for name, calls in self.found.items()
-            }
         return {
-            name: [1e6 * (end - start) for start, end in calls]
+            name: [
+                1e3 * start.elapsed_time(end) if self._on_cuda else 1e6 * (end - start)
+                for start, end in calls
+            ]
             for name, calls in self.found.items()
         }
 
 
 @contextmanager
 def watched(scope: dict[str, Any], names: dict[str, Any], clock: Clock) -> Iterator[None]:
-    """The functions under some keys of a scope have a clock around them until the block ends."""
+    """Times the functions under some keys of a scope until the block ends. names: {key: the name
+    for the clock}."""
     before = {key: scope[key] for key in names}
     around = {key: clock.timed(name, scope[key]) for key, name in names.items()}
     scope.update(around)

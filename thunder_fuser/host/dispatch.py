@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warm path: arguments -> key -> program, as generated straight-line Python.
+"""Generates the warm path as straight-line Python: arguments -> key -> program.
 
     def call(T0, S1):
         try:
@@ -11,15 +11,15 @@
             run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
-A region that writes arguments (`marks`) is given to torch, which runs its ops in turn, where such
-an argument shares memory with another one.
+If a region writes arguments (`marks`) and such an argument shares memory with another one, torch
+runs the region's ops in turn.
 
-Where the system has a compiler, native.cpp does the same in C for plain tensors, and calls this
+If the system has a compiler, native.cpp does the same in C for plain tensors, and calls this
 function for all others.
 
-The key has what a program depends on: sizes, strides and alignment of tensors, whether a kernel may
-read their memory (the class, pending bits, address 0), and the scalars that shapes use. With
-`checked` it also has dtype and device, which Thunder's traces check themselves.
+The key has all that a program depends on: sizes, strides and alignment of tensors, whether a kernel
+may read their memory (the class, pending bits, address 0), and the scalars that shapes use. With
+`checked` it also has dtype and device; without it, a Thunder trace has checked them already.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from thunder_fuser.threads import Bounded
 
 Runner = Callable[..., Any]
 
-LETTERS = {"tensor": "t", "complex": "t", "size": "s", "number": "n"}  # as native.cpp has them
+LETTERS = {"tensor": "t", "complex": "t", "size": "s", "number": "n"}  # see put_all in native.cpp
 
 
 def make_dispatch(
@@ -61,8 +61,8 @@ def make_dispatch(
     Its attribute `runners` is the table.
 
     inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
-    that shapes use) or number. name: of the range of a call in a profile; empty for none. marks,
-    in_turn: see `may_write`; what runs where it says no.
+    that shapes use) or number. name: a profile shows the call under it; empty: it does not. marks:
+    see `may_write`. in_turn: is called instead if that is False.
     """
     code = _code(call_text(inputs, checked=checked))
     runners: dict[Any, Runner] = {}
@@ -121,7 +121,7 @@ def may_write(values: Sequence[Any], marks: bytes) -> bool:
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
-    """The function as Python."""
+    """The function's Python source."""
     names = ", ".join(name for name, _ in inputs)
     arguments = f"({names}{',' if len(inputs) == 1 else ''})"
     return (
@@ -138,7 +138,7 @@ def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
 
 
 class _Null:
-    """Stands for address 0 in a key and gives it an alignment of its own, None."""
+    """Replaces address 0, so that its alignment in the key is None."""
 
     def __and__(self, mask: int) -> None:
         return None
@@ -156,9 +156,8 @@ def _code(text: str) -> CodeType:
 
 
 def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
-    """A full table is cleared; live entries are added again at their next call.
-
-    So a hit, which must be cheap, records no use.
+    """Adds a runner to the table, and clears the table first if it is full. Entries in use are
+    added again at their next call. So a hit, which must be cheap, keeps no LRU order.
     """
     if len(runners) >= int(option("max_programs")):
         runners.clear()
@@ -166,7 +165,7 @@ def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
     return run
 
 
-# Equal keys are one object: a model's layers are called with the same shapes.
+# Interns keys, since a model's layers are called with the same shapes.
 _KEYS: Bounded[Any] = Bounded(1024)
 
 
@@ -193,7 +192,7 @@ def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ..
 
 
 def _number(value: Any) -> Number:
-    """A scalar as the host computes sizes of it."""
+    """A scalar as the number from which the host computes sizes."""
     return value if isinstance(value, float) else int(value)
 
 
@@ -211,7 +210,7 @@ def alignment_of(address: int) -> int:
 
 
 def resolved(value: Any) -> Any:
-    """The value, with pending bits of a tensor applied to a copy.
+    """The value; a tensor with pending bits becomes a copy in which they are applied.
 
     >>> resolved(torch._neg_view(torch.ones(2))).is_neg()
     False
@@ -222,10 +221,10 @@ def resolved(value: Any) -> Any:
 
 
 def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any]) -> Runner:
-    """make(arguments), with pending bits of the arguments resolved.
+    """The runner that make(arguments) makes for arguments without pending bits.
 
-    The runner takes original arguments, and has that of `make` as its `__wrapped__`. Each call
-    resolves them, copies back what the program wrote, and returns an argument in place of its copy.
+    If some have bits, it is wrapped (`__wrapped__`): a call resolves them into copies, copies back
+    what the program wrote, and returns the original where the program returns a copy.
     """
     plain = [resolved(value) for value in arguments]
     run = make(plain)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call that no program fits -> what differs from the calls before, for the topic recompiles.
+"""Explains recompiles: compares a call that no program fits with earlier calls (topic recompiles).
 
     thunderFusion3, compiled again: argument x: sizes (4, 8) -> (5, 8), alignment 16 -> 4
 
-What calls looked like is remembered while the topic is logged, a few calls of each function.
+While the topic is logged, the last few calls of each function are remembered.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def note_miss(
     arguments: Sequence[Any],
     variant: object = None,
 ) -> None:
-    """Logs why a function compiles once more.
+    """Logs why a function is compiled again.
 
-    owner: what the function lives as long as. variant: tells several functions of it apart.
+    owner: calls are forgotten when it is deleted. variant: distinguishes several functions of it.
     """
     if is_logged("recompiles"):
         call = {name: facts_of(value) for name, value in zip(names, arguments, strict=True)}
@@ -41,18 +41,18 @@ def note_miss(
 
 
 def note(owner: object, thing: str, call: Call, variant: object = None) -> None:
-    """The same for a call that is known by its facts."""
+    """The same for a call given by its facts."""
     calls = _SEEN.setdefault(owner, {}).setdefault(variant, deque(maxlen=REMEMBERED))
     if calls:
         why = min((changes(before, call) for before in reversed(calls)), key=_count)
         told = "; ".join(f"argument {name}: {', '.join(facts)}" for name, facts in why.items())
-        told = told or "nothing that is known of its arguments has changed"
+        told = told or "no known fact of its arguments has changed"
         log("recompiles", lambda: f"{thing}: {told}")
     calls.append(call)
 
 
 def facts_of(value: Any) -> Facts:
-    """What a program may depend on."""
+    """The properties of an argument on which a program may depend."""
     if not isinstance(value, torch.Tensor):
         return {"type": type(value).__name__, "value": value}
     facts: dict[str, object] = {
@@ -71,7 +71,7 @@ def facts_of(value: Any) -> Facts:
 
 
 def changes(before: Call, now: Call) -> dict[str, list[str]]:
-    """{argument that differs: a text for each fact that does}"""
+    """{argument that differs: a text for each fact that differs}"""
     found = {}
     for name, facts in now.items():
         old = before.get(name, {})

@@ -23,8 +23,8 @@ from thunder_fuser.host.program import HostProgram
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """One segment of a fusion: a kernel, or a call of torch. Bytes: those of its arguments and
-    results, each once."""
+    """One segment of a fusion: a kernel or a torch call. The bytes of its arguments and results
+    count once each."""
 
     name: str
     segment_id: int
@@ -36,14 +36,14 @@ class KernelProfile:
 
     @property
     def effective_bandwidth_gbs(self) -> float:
-        """Its bytes a second, in 10**9."""
+        """GB (10**9 bytes) a second."""
         return _bandwidth(self.input_bytes + self.output_bytes, self.time_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class FusionProfile:
-    """One call of `execute`. host_time_ms: of the whole call without compile_time_ms, which is the
-    time to find its program."""
+    """One call of `execute`. compile_time_ms: to find or compile the program. host_time_ms: the
+    rest of the call."""
 
     fusion_id: int
     host_time_ms: float
@@ -62,7 +62,7 @@ class FusionProfile:
 
     @property
     def effective_bandwidth_gbs(self) -> float:
-        """The bytes of the fusion's arguments and results, over the time of its kernels."""
+        """The bytes of the fusion's arguments and results, divided by the time of its kernels."""
         return _bandwidth(self.input_bytes + self.output_bytes, self.kernel_time_ms)
 
 
@@ -71,7 +71,7 @@ def _bandwidth(nbytes: int, milliseconds: float) -> float:
 
 
 class PythonProfiler:
-    """Profiles each `execute` of its block. `profiles` has one FusionProfile a call."""
+    """Profiles each `execute` in its block. `profiles` has a FusionProfile for each call."""
 
     def __init__(self) -> None:
         self.profiles: list[FusionProfile] = []
@@ -87,7 +87,7 @@ class PythonProfiler:
 
     @property
     def profile(self) -> FusionProfile:
-        """That of the last call. InputError if there was none."""
+        """The profile of the last call. InputError if there was none."""
         if not self.profiles:
             raise InputError(
                 "PythonProfiler.profile", expected="a call of fd.execute in the block", got="none"
@@ -97,7 +97,8 @@ class PythonProfiler:
     def watch(
         self, number: int, find: Callable[[], HostProgram], run: Callable[[], list[Any]]
     ) -> list[Any]:
-        """The results of `run`, which runs the program that `find` finds. number: the fusion's."""
+        """Calls `run`, profiles it, and returns its results. find: finds or compiles the program
+        that `run` runs. number: the fusion's."""
         start = perf_counter()
         program = find()
         found = perf_counter()
@@ -114,7 +115,7 @@ class PythonProfiler:
 
 
 def _bytes(program: HostProgram) -> tuple[int, int]:
-    """Of the arguments and of the results, each once."""
+    """The bytes of the arguments, and of the results, each counted once."""
     strides, fusion = program.segmented.strides, program.segmented.fusion
     results = {output.name for output in fusion.outputs}
     read, made = (
@@ -125,7 +126,7 @@ def _bytes(program: HostProgram) -> tuple[int, int]:
 
 
 def _segments(program: HostProgram) -> dict[str, str]:
-    """The functions of a program that run its segments: {name in the program: segment}."""
+    """{name of a function in the program: number of the segment that it runs}"""
     scope = program.run.__globals__
     return {
         key: str(number)
@@ -135,7 +136,7 @@ def _segments(program: HostProgram) -> dict[str, str]:
 
 
 def _kernels(program: HostProgram, times: dict[str, float]) -> tuple[KernelProfile, ...]:
-    """times: in milliseconds, by the number of the segment."""
+    """The profiles of the segments. times: {number of a segment: milliseconds}."""
     sources = iter(program.sources)
     device = str(program.run.__globals__["device"])
     found = []

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The warm path in C, for calls with plain tensors. Three types of callables:
 //
-//     Dispatch  finds and runs a call's program, as the Python that dispatch.py generates
+//     Dispatch  finds and runs a call's program, as the Python that dispatch.py generates does:
 //               sizes, strides and alignment of the arguments -> bytes -> runners[bytes](*arguments)
 //     Empty     T4 = empty_0(): allocates one result of a program
 //     Launch    kernel_0(T0, T1, T4, 0.5): enqueues a CUDA kernel, or calls a CPU kernel
 //
-// Each holds a Python callable that does the same, and calls it where C does not know what to do.
-// Torch is called through the addresses that native.py gives: its C interface for ahead-of-time
+// Each holds a Python callable that does the same, and calls it in cases that C does not handle.
+// Torch is called through addresses that native.py finds: its C interface for ahead-of-time
 // compiled models, and a few C++ functions. So no header of torch or CUDA is needed.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -49,13 +49,13 @@ struct Torch {
   Flag profiled;
   Wrap wrap;
   GetStream stream;
-  Bit requires_grad;  // of what a Handle points to
+  Bit requires_grad;  // takes the body that a Handle points to
 } torch;
 PyTypeObject *tensor_type, *parameter_type;
 int32_t strided;
 
 constexpr size_t TENSOR_OFFSET = sizeof(PyObject);  // of the at::Tensor in a Python tensor
-constexpr size_t STORAGE_OFFSET = 16;               // of the storage in what an at::Tensor points to
+constexpr size_t STORAGE_OFFSET = 16;               // of the storage in an at::Tensor's body
 constexpr size_t MOST_WORDS = 8192;
 constexpr size_t MOST_DIMENSIONS = 16;
 constexpr Py_ssize_t MOST_VALUES = 128;
@@ -67,8 +67,8 @@ struct Dispatch {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject *kinds, *runners, *miss, *keep, *general;
-  PyObject *range, *name;  // makes the context manager of a range in a profile; None for no range
-  PyObject *written, *in_turn;  // see may_write; None where nothing is written
+  PyObject *range, *name;  // makes a profiler range, and the range's name; name None: no range
+  PyObject *written, *in_turn;  // see may_write; None if nothing is written
   bool checked;
 };
 
@@ -91,7 +91,7 @@ Handle handle_of(PyObject* value) {
   return *reinterpret_cast<void* const*>(body + STORAGE_OFFSET) ? tensor : nullptr;
 }
 
-// Adds a tensor to the key; false if only Python knows what to do with it.
+// Adds a tensor to the key; false if only Python can handle it.
 bool put_tensor(Key& key, PyObject* value, bool checked) {
   Handle tensor = handle_of(value);
   if (!tensor) return false;
@@ -274,7 +274,7 @@ PyTypeObject dispatch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // ---- what programs call
 
-// Holds one Python object, which cannot refer back to it: no part of a garbage cycle.
+// Holds one Python object, which cannot refer back to it, so it is never part of a reference cycle.
 struct Callable {
   PyObject_HEAD
   vectorcallfunc call;
@@ -294,7 +294,7 @@ PyObject* allocate(PyObject* object, PyObject* const*, size_t, PyObject*) {
   failed = torch.empty_strided(self->dim, self->sizes, self->strides, self->dtype,
                                self->device_type, self->device_index, &made);
   Py_END_ALLOW_THREADS;
-  if (failed || !made) return PyObject_CallNoArgs(self->python);  // which raises torch's error
+  if (failed || !made) return PyObject_CallNoArgs(self->python);  // raises torch's error
   PyObject* result = torch.wrap(made);
   torch.destroy(made);
   return result;
@@ -306,7 +306,7 @@ struct Launch : Callable {
   int32_t device;
   unsigned dims[7];  // grid, block, bytes of shared memory
   bool threaded;     // a CPU kernel may use all threads
-  Py_ssize_t count, all;  // values of a call; with the sizes, which follow them
+  Py_ssize_t count, all;  // number of a call's values; the same with the sizes that follow them
   char kinds[MOST_VALUES];
   uint64_t sizes[MOST_VALUES];
 };
@@ -338,8 +338,8 @@ bool put_value(uint64_t& word, char kind, PyObject* value) {
   return true;
 }
 
-// A function takes its first integers in registers and the rest on the stack, so that it may be
-// given more than it takes.
+// The calling convention passes the first integers in registers and the rest on the stack. So a
+// function may be called with more arguments than it takes.
 void call_cpu(void* function, const uint64_t* w) {
   using Kernel = void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                           uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
@@ -361,7 +361,7 @@ bool run_cpu(const Launch* self, uint64_t* words) {
 
 bool run_cuda(const Launch* self, uint64_t* words) {
   void* stream;
-  // On another stream a graph may be captured: Python notes the kernels of one.
+  // On another stream a CUDA graph may be captured. Then Python must note the kernel (_CAPTURED).
   if (torch.stream(self->device, &stream) || stream) return false;
   void* addresses[MOST_VALUES];
   for (Py_ssize_t at = 0; at < self->all; ++at) addresses[at] = &words[at];
@@ -425,7 +425,7 @@ bool put_numbers(int64_t* to, PyObject* tuple) {
 
 }  // namespace
 
-// Prepares the types. addresses: as in Torch; layout: the number of the strided one.
+// Prepares the types. addresses: as in Torch. layout: torch's number of the strided layout.
 extern "C" PyObject* start(void** addresses, PyObject* tensor, PyObject* parameter, int layout) {
   std::memcpy(&torch, addresses, sizeof(torch));
   tensor_type = reinterpret_cast<PyTypeObject*>(tensor);

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warm path in C (native.cpp), built once by the system's compiler and kept in the store.
+"""Builds the warm path in C (native.cpp) with the system's compiler, and keeps it in the store.
 
     dispatch(...)  ->  a callable that finds the program of a plain call
     empty(...)     ->  a callable that allocates one result
     launch(...)    ->  a callable that enqueues a CUDA kernel, or runs a CPU kernel
     check(...)     ->  a callable that says whether tensors are like those of a trace (checks.cpp)
 
-Without a compiler or Python's headers there are none, and generated Python does the same.
+Without a compiler or Python's headers, generated Python does the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Runner = Callable[..., None]
 
 
 class Native(NamedTuple):
-    """What makes the callables, each of one tuple; native.cpp says of what."""
+    """The functions that make the callables. Each takes one tuple; native.cpp lists its items."""
 
     library: Library
     dispatch: Make
@@ -60,14 +60,14 @@ class Native(NamedTuple):
 
 
 def native() -> Native | None:
-    """None if it is turned off (option native_calls) or cannot be built here."""
+    """The functions in C. None if the option native_calls is off, or they cannot be built here."""
     return _built()[0] if option("native_calls") else None
 
 
 def empty_in_c(
     sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Callable[[], torch.Tensor] | None:
-    """Allocates such a tensor at each call; None if C cannot."""
+    """A function that allocates such a tensor at each call; None if C cannot."""
     in_c = native()
     if in_c is None:
         return None
@@ -77,7 +77,7 @@ def empty_in_c(
 
 
 def cpu_launch(source: KernelSource, function: Callable[..., None]) -> Runner | None:
-    """Calls a CPU kernel with tensors and integers; None if C cannot."""
+    """A function that calls a CPU kernel with tensors and integers; None if C cannot."""
     in_c, kinds = native(), _kinds(source)
     if in_c is None or source.checks or kinds.strip(b"pq"):
         return None
@@ -94,7 +94,8 @@ def cpu_launch(source: KernelSource, function: Callable[..., None]) -> Runner | 
 
 
 def cuda_launch(kernel: CudaKernel) -> Runner | None:
-    """Enqueues a CUDA kernel with tensors and numbers on torch's stream; None if C cannot."""
+    """A function that enqueues a CUDA kernel, with tensors and numbers, on torch's current stream;
+    None if C cannot."""
     source, index = kernel.source, kernel.device_index
     in_c, kinds = native(), _kinds(source)
     if in_c is None or kinds.strip(b"pqdf"):
@@ -111,7 +112,7 @@ def cuda_launch(kernel: CudaKernel) -> Runner | None:
 
 
 def _kinds(source: KernelSource) -> bytes:
-    """A letter for each value of a call: p for a pointer, else the one of Python's struct."""
+    """A letter for each value of a call: p for a pointer, else that of Python's struct module."""
     params = [param for param in source.params if param.kind != "size"]
     return "".join("p" if p.is_pointer else PACK_FORMATS[p.ctype][0] for p in params).encode()
 
@@ -121,7 +122,7 @@ def _addresses(values: Sequence[Any]) -> list[Any]:
 
 
 def why_not_native() -> str:
-    """Why it cannot be built; empty if it can."""
+    """Why the C code cannot be built; empty if it can."""
     return _built()[1]
 
 
@@ -158,10 +159,10 @@ def _torch_functions() -> tuple[ctypes.Array[ctypes.c_void_p], int]:
 
 
 def _check_tensors() -> None:
-    """ToolchainError if tensors lie in memory otherwise than native.cpp reads them.
+    """ToolchainError unless a tensor has the memory layout that native.cpp expects.
 
     After Python's header comes the address of the tensor's body. The body has the address of the
-    storage, 0 if there is none.
+    storage at STORAGE_OFFSET, or 0 if there is none.
     """
     plain = torch.ones(2, device="cpu")
     sparse = plain.to_sparse()

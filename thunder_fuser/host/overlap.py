@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments of a plan that one call of communication/products.py computes.
+"""Replaces two segments of a plan, a product and its communication, by one call that overlaps them.
 
-    segment 1 communication: T2 = all_gather(T0, dim=0, ...)      T3 = all_gather_matmul(T0, T1, ..)
+    segment 1 communication: T2 = all_gather(T0, dim=0, ...)  ->  T3 = all_gather_matmul(T0, T1, ..)
     segment 2 expr_eval:     T3 = matmul(T2, T1)
 
-Where nothing else reads what is between the two. Whether it is a pipeline is decided where the
-call runs; `with_decisions` tells it before. A product whose axis over devices is over streams too
-(ir/streams.py) is one in any case, in so many chunks as the definition says.
+Nothing else may read the value between the two. The call (communication/products.py) decides when
+it runs whether it is a pipeline; `with_decisions` predicts it. If the definition puts the axis over
+devices on streams too (ir/streams.py), it is always a pipeline, in the definition's chunks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from thunder_fuser.communication.products import asked, foreseen
+from thunder_fuser.communication.products import foreseen, with_chunks
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.communication import devices, is_communication
 from thunder_fuser.ir.dtypes import DataType
@@ -35,10 +35,10 @@ _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """A call in place of two segments.
+    """A call that replaces two segments.
 
-    reads: the operands, with a bias behind them; post: the communication; chunks: of each device's
-    part, if the definition says so, else 0.
+    reads: the operands, then a bias if there is one. post: the communication. chunks: of each
+    device's part, if the definition gives them, else 0.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Overlapped:
 
     @property
     def transposed(self) -> bool:
-        """True if the second operand is a weight [n, k], of which the call wants the transpose."""
+        """True if the second operand is a weight [n, k], which the call takes transposed."""
         return self.product.op == "linear" and self.name != "all_gather_linear"
 
 
 def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped | None]:
-    """{number of a segment: the call that stands in its place; None: nothing does}.
+    """{segment's number: the call that replaces it, or None: the call at the other segment does}.
 
-    every: also those that the definition does not ask for.
+    every: also calls that the definition does not ask for.
     """
     fusion = segmented.fusion
     singles = {
@@ -80,7 +80,7 @@ def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped
 
 
 def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusion:
-    """The plan with what the cost model decides for such calls, and its numbers."""
+    """The plan, with notes on what the cost model decides for its calls and the predicted times."""
     if not segmented.segments:
         return segmented
     is_cuda = not (target.is_cpu or target.emulated)
@@ -95,13 +95,13 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
 
 
 def ring_chunks(fusion: Fusion, call: Overlapped, lower: LowerParams) -> int:
-    """Of each device's part, if the call is sends and receives (ring.py); 0 if it is not."""
+    """The chunks of each device's part if the call becomes sends and receives (ring.py), else 0."""
     if lower.backend != "point_to_point" or not (call.chunks or lower.overlap == "always"):
         return 0
     (read,) = names_of(call.post)
     is_gather = call.post.op == "all_gather"
     if not is_gather and fusion.tensors[read].sizes[0] % devices(call.post):
-        return 0  # rows that the devices divide with other axes
+        return 0  # the devices divide the rows only together with other axes
     return call.chunks or lower.chunks or (1 if is_gather else 2)
 
 
@@ -114,25 +114,25 @@ def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str)
     dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")
     return foreseen(
         call.name, left, right, dtype, world=devices(call.post), device=device,
-        lower=asked(lower, call.chunks),
+        lower=with_chunks(lower, call.chunks),
     )  # fmt: skip
 
 
 def may_overlap(lower: LowerParams, *, is_cuda: bool) -> bool:
-    """True if products with communication are calls of their own. On a CPU collectives are as
-    fast, unless somebody asks."""
+    """True if such segments are replaced. On a CPU only if the user asks: there pipelines are no
+    faster than collectives."""
     return lower.overlap == "always" or (lower.overlap == "auto" and is_cuda)
 
 
 def reads_of(segmented: SegmentedFusion, found: Mapping[int, Any]) -> Iterator[Sequence[str]]:
-    """What is read in the place of each segment. found: what stands there instead, or None."""
+    """The values read at each segment. found: the calls or loops that replace segments."""
     for at, one in enumerate(segmented.segments):
         call = found.get(at)
         yield call.reads if call is not None else () if at in found else one.part.inputs
 
 
 def _is_between(fusion: Fusion, name: str) -> bool:
-    """True if one expression reads a value, once, and it is no result."""
+    """True if a value is read only once, and is no result."""
     is_result = any(output.name == name for output in fusion.outputs)
     return not is_result and sum(names_of(e).count(name) for e in fusion.uses[name]) == 1
 
@@ -143,7 +143,7 @@ def _is_row_major(segmented: SegmentedFusion, name: str) -> bool:
 
 
 def _joined(fusion: Fusion, first: OpRecord, second: OpRecord) -> Overlapped | None:
-    """The call of a communication and a product, whichever comes first; None if there is none."""
+    """The call for a communication and a product, whichever is first; None if there is none."""
     if is_communication(first) and _is_product(fusion, second):
         return _gathered(fusion, first, second)
     if _is_product(fusion, first) and is_communication(second):
@@ -152,7 +152,7 @@ def _joined(fusion: Fusion, first: OpRecord, second: OpRecord) -> Overlapped | N
 
 
 def _is_product(fusion: Fusion, expr: OpRecord) -> bool:
-    """True for a product of floats, the second operand a matrix; a bias has an element a column."""
+    """True for a product of floats by a matrix. A bias must have one element for each column."""
     views = [fusion.tensors[name] for name in (*names_of(expr), *expr.outputs)]
     if expr.op not in PRODUCTS:
         return False
@@ -194,15 +194,13 @@ def _reduced(fusion: Fusion, product: OpRecord, post: OpRecord) -> Overlapped | 
 
 
 def _is_first(fusion: Fusion, post: OpRecord, name: str) -> bool:
-    """True if the first axis is communicated: then the leading axes are rows of a matrix."""
+    """True if the first axis is communicated. Then the leading axes count as rows of a matrix."""
     return normalise_axis(post.attr("dim"), len(fusion.tensors[name].shape), post.op) == 0
 
 
 def _chunks(product: OpRecord, axis: int, post: OpRecord) -> int | None:
-    """Of each device's part, as the product's streams say: 0 without, None over another axis.
-
-    CommunicationError if they are no equal number for each device.
-    """
+    """The chunks of each device's part by the product's streams: 0 without streams, None if they
+    split another axis. CommunicationError if the devices do not get equally many."""
     found = streams_of(product)
     if found is None or found[0] != axis:
         return None if found else 0

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a program that lasts from call to call: the option `persistent_buffers`.
+"""Memory that a program uses again at each call: the option `persistent_buffers`.
 
     T3 = empty_strided((6,), (1,), dtype=float32, device=device)
 ->  T3 = persistent('T3', (6,), (1,), dtype=float32)
 
-Only for values that kernels alone read. A result is the caller's, and torch may return a view of
-what it reads, or communication may still read it after the call.
+Only values that nothing but kernels read get it. A result belongs to the caller, torch may return
+a view of what it reads, and communication may still read a value after the call.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.communication.buffers import forget, persistent
 from thunder_fuser.ir.fusion import Fusion
 
-_NUMBERS = count()  # of programs; never used again
+_NUMBERS = count()  # each program gets a new number
 
 
 def read_by_kernels_only(
     fusion: Fusion, parts: Sequence[Part], is_kernel: Sequence[bool]
 ) -> frozenset[str]:
-    """The intermediates that kernels make, and only kernels read."""
+    """The intermediates that only kernels make and read."""
     made = {name for part, is_so in zip(parts, is_kernel, strict=True) if is_so
             for name in part.outputs}  # fmt: skip
     elsewhere = {name for part, is_so in zip(parts, is_kernel, strict=True) if not is_so
@@ -46,7 +46,7 @@ class Memory:
         self, statement: str, sizes: tuple[int, ...], strides: tuple[int, ...],
         dtype: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
-        """As a program's text calls it."""
+        """The memory of a value. A program's text calls it as `persistent`."""
         return persistent(self._program, statement, sizes, strides, dtype, self._device)
 
     def freed_with(self, run: Callable[..., object]) -> None:

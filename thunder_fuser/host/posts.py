@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a host program that communicate, which are the same on all ranks.
+"""Writes the lines of a host program that communicate. They are the same on all ranks.
 
     T3_sent = all_reduce(T2, mesh=(0, 1), on='mesh_x', reduce='sum')
     T3 = wait(T3_sent, 'T3')
@@ -26,7 +26,7 @@ def post_text(expr: OpRecord) -> str:
 
 
 def overlapped_lines(call: Overlapped | None) -> list[str]:
-    """The line of a product with its communication; nothing in the place of the other of both."""
+    """The line of a product with its communication; no line for the other segment of the two."""
     if call is None:
         return []
     a, b, *bias = call.reads
@@ -37,7 +37,7 @@ def overlapped_lines(call: Overlapped | None) -> list[str]:
 
 
 def waits(segmented: SegmentedFusion, under_way: list[str], wanted: Sequence[str]) -> list[str]:
-    """The lines that await the wanted values that are under way, which they then are no longer."""
+    """The lines that wait for those wanted values that are under way; removes them from it."""
     found = [name for name in under_way if name in wanted]
     under_way[:] = [name for name in under_way if name not in found]
     return [
@@ -53,7 +53,7 @@ def _wait(segmented: SegmentedFusion, name: str) -> str:
 
 
 def literal(value: AttrValue) -> str:
-    """An attribute as Python, lists as tuples."""
+    """An attribute as Python source, in which lists are tuples."""
     if isinstance(value, tuple):
         return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
     return repr(value.value if isinstance(value, Literal) else value)

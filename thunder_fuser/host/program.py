@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SegmentedFusion + kernels -> HostProgram: straight-line Python that allocates and launches.
+"""Writes a HostProgram for segments and their kernels: Python lines that allocate and launch.
 
 def run(T0, T1):
     T4 = empty_strided((64, 1024), (1024, 1), dtype=float32, device=device)
@@ -8,19 +8,19 @@ def run(T0, T1):
     pop_range()
     return [T4]
 
-Where native.cpp is built, C runs in place of some lines:
+If native.cpp is built, functions in C replace some lines:
 
     T4 = empty_T4()
     kernel_0_in_c(T1, T0, T4)
 
-Communication is posted, and awaited where it is read (statements.py has the rules):
+A communication is posted, and its wait stands before the first read (rules: statements.py):
 
     T3_sent = all_reduce(T2, mesh=(0, 1), on='mesh_x', reduce='sum')
     T3 = wait(T3_sent, 'T3')
     del T3_sent
 
-A product over streams is a loop (streams.py); one with communication may be sends and receives
-(ring.py).
+A product over streams becomes a loop (streams.py). A product with communication may become sends
+and receives (ring.py).
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ _RANGES = nvtx.get_domain("thunder_fuser")
 class Launcher:
     """A segment's function `run`, and the Python that calls it with `{arguments}`.
 
-    pointer: how the call names a tensor's memory. source: None if torch runs the segment and
-    allocates its results. in_c: the same, as a function of tensors and numbers, if there is one.
-    moves: it posts communication.
+    pointer: how the call passes a tensor's memory. source: None if torch runs the segment and
+    allocates its results. in_c: a function in C that does the same, with tensors and numbers as
+    arguments, or None. moves: whether it posts communication.
     """
 
     run: Callable[..., Any]
@@ -115,7 +115,7 @@ def launcher_for(
 
 
 def build(source: KernelSource, target: Target) -> None:
-    """Compiles a kernel and loads nothing, so that `launcher_for` finds its binary."""
+    """Compiles a kernel, but does not load it, so that `launcher_for` finds its binary."""
     if target.is_cpu:
         build_cpu(source)
     else:
@@ -132,7 +132,8 @@ def _emulated(kernel: EmulatedKernel, arguments: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a program. in_c: what runs in its place; `function` is what it names."""
+    """A line of a program. in_c: the line that runs instead, if any. function: the name that it
+    uses, and the function."""
 
     text: str
     in_c: str = ""
@@ -143,7 +144,7 @@ class Line:
 class HostProgram:
     """A fusion compiled for one key: its text, the function of the text, its kernels.
 
-    choices: what autotuning chose for each segment, None where it did not; empty without it.
+    choices: the autotuner's choice for each segment, or None; empty without autotuning.
     """
 
     text: str
@@ -166,9 +167,9 @@ def plan(
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values.
 
-    Communication is posted where its segment stands, and awaited by the first segment that reads
-    it; VerifyError if the text that comes of it is not sound. persistent: intermediates keep their
-    memory from call to call.
+    A communication is posted in its segment's place, and awaited before the first segment that
+    reads it. VerifyError if the text is not sound. persistent: intermediates use the same memory at
+    each call.
     """
     params = params or MultiDeviceParams()
     fusion = segmented.fusion
@@ -210,7 +211,7 @@ def plan(
 def _names(
     fusion: Fusion, device: torch.device, params: MultiDeviceParams, lasting: Memory
 ) -> dict[str, Any]:
-    """What the lines of a program may name, but for its kernels and torch calls."""
+    """The names that a program's lines may use, except its kernels and torch calls."""
     dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
     return {
         "empty_strided": torch.empty_strided,
@@ -236,8 +237,8 @@ def _computed(
     segmented: SegmentedFusion, number: int, launcher: Launcher, memory: list[str | Line],
     names: dict[str, Any],
 ) -> list[str | Line]:  # fmt: skip
-    """The lines of a segment's kernel, behind those of its memory, or of its torch call; `names`
-    gets what they name."""
+    """The lines of a segment: memory, then the kernel, or else the torch call. Adds the functions
+    that they use to `names`."""
     source, part = launcher.source, segmented.segments[number].part
     run = f"torch_{number}" if source is None else f"kernel_{number}"
     names[run] = launcher.run
@@ -256,8 +257,8 @@ def _joined(
     segmented: SegmentedFusion, call: Overlapped | None, lower: LowerParams,
     numbers: Iterator[int], device: torch.device,
 ) -> list[str | Line]:  # fmt: skip
-    """The lines of a product with communication: a call, or sends and receives; nothing in the
-    place of the other segment of both."""
+    """The lines of a product with communication: a call, or sends and receives. The other segment
+    of the two has no lines."""
     fusion = segmented.fusion
     chunks = 0 if call is None else ring_chunks(fusion, call, lower)
     if call is None or not chunks:
@@ -270,8 +271,8 @@ def _looped(
     segmented: SegmentedFusion, loop: Loop | None, streams: int, events: Iterator[int],
     device: torch.device,
 ) -> list[str | Line]:  # fmt: skip
-    """The lines of products over streams, behind those of their memory; nothing in the place of a
-    product that an earlier loop computes."""
+    """The lines of products over streams: memory, then the loop. A product in an earlier loop has
+    no lines."""
     if loop is None:
         return []
     views = [segmented.fusion.tensors[one.outputs[0]] for one in loop.products]
@@ -285,7 +286,7 @@ def _program(
     segmented: SegmentedFusion,
     launchers: Sequence[Launcher],
 ) -> HostProgram:
-    """The text of all lines, and the function of what runs in their place."""
+    """The program of these lines: their text, and the function, with C instead of some lines."""
     known = [line if isinstance(line, Line) else Line(line) for line in lines]
     text = "".join(f"{line.text}\n" for line in known)
     runs = "".join(f"{line.in_c or line.text}\n" for line in known)
@@ -332,7 +333,7 @@ def _arguments(part: Part, pointer: str) -> list[str]:
 
 
 def _draws(fusion: Fusion) -> list[str]:
-    """The lines for values that are no arguments: coordinates of this device, the drawn seed,
+    """The lines for values that are not arguments: coordinates of this device, the drawn seed,
     and drawn offsets."""
     lines = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
     if fusion.drawn:
@@ -346,9 +347,9 @@ def _draws(fusion: Fusion) -> list[str]:
 def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
     """The shapes of results that differ from the shapes of their values.
 
-    They are allocated in these shapes, because kernels see only addresses. Excluded are values
-    that torch computes with, values returned twice, arguments, and those in a stride order of their
-    own.
+    Their memory is allocated in these shapes, because kernels see only addresses. Excluded are
+    values that torch computes with, values returned twice, arguments, and results with a stride
+    order.
     """
     torch_runs = [one.part for one in segmented.segments if not one.scheduler.makes_kernel]
     own = {name for part in torch_runs for name in (*part.inputs, *part.outputs)}
@@ -364,7 +365,7 @@ def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
 def _last_reads(
     segmented: SegmentedFusion, read: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """For each segment, the intermediates that it is the last to read."""
+    """For each segment, the intermediates whose last reader it is."""
     fusion = segmented.fusion
     found = (*fusion.drawn, *fusion.coordinates)
     given = {*fusion.inputs, *(name for name, *_ in found)}
@@ -379,9 +380,9 @@ def _last_reads(
 def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line]:
     """Copies into aliased inputs, and the return statement.
 
-    An input that is overwritten is cloned first if another one is overwritten by it. Where a kernel
-    has written into it, autograd only has to be told. A result in another stride order than its
-    value is copied.
+    An overwritten input is cloned first if its old value overwrites another input. If a kernel has
+    written into an input, only autograd must be told. A result is copied if its stride order
+    differs from its value's.
     """
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
     in_place = {pair for one in segmented.segments for pair in one.part.overwrites}
@@ -432,7 +433,7 @@ def _allocation(
     sizes = view.sizes if shape is None else shape
     strides = strides if shape is None else contiguous_strides(shape)
     words, seen_as = str(dtype).removeprefix("torch."), ""
-    if view.dtype.is_packed:  # torch cannot fill these, which it does where all is deterministic
+    if view.dtype.is_packed:  # torch cannot fill them, as its deterministic mode does
         words, seen_as = "uint8", f".view({words})"
     text = f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={words}, device=device)"
     text += seen_as
@@ -444,7 +445,7 @@ def _allocation(
 
 
 def _persistent(view: TensorView, strides: tuple[int, ...]) -> str:
-    """The line that takes the memory of the last call."""
+    """The line that takes the same memory as the last call."""
     word = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
     return (
         f"    {view.name} = persistent({view.name!r}, {view.sizes!r}, {strides!r}, dtype={word})"
@@ -454,4 +455,4 @@ def _persistent(view: TensorView, strides: tuple[int, ...]) -> str:
 def _function(text: str, names: Mapping[str, Any]) -> Runner:
     scope = dict(names)
     exec(compile(text, "<host program>", "exec"), scope)
-    return scope.pop("run")  # popped: a cycle would keep kernels alive until a collection
+    return scope.pop("run")  # else a reference cycle would keep kernels until a garbage collection

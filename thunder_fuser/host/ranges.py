@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges of torch's profiler: a region's under its name, and a CPU kernel's inside, under its own.
+"""Marks regions and CPU kernels by name in torch's profiler.
 
     with torch.profiler.profile() as found:
         model(x)
     found.export_chrome_trace("trace.json")      thunderFusion0 > fused_gelu_f32_pointwise
 
-A GPU's kernels are in a profile anyway, and have the names of their functions. While no profiler
-runs, a range is one test.
+A profile has GPU kernels in any case, under the names of their functions. While no profiler runs, a
+range costs one test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ is_profiled = torch.autograd._profiler_enabled
 
 
 def ranged(name: str, function: Function) -> Function:
-    """The function, in a range of this name while a profiler runs."""
+    """The function; while a profiler runs, its calls appear as ranges of this name."""
 
     def call(*arguments: Any) -> Any:
         if not is_profiled():

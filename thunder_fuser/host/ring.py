@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product with communication as sends and receives of pieces: lower.backend="point_to_point".
+"""Writes a product with communication as sends and receives: lower.backend="point_to_point".
 
     T3 = all_gather_matmul(T0, T1, mesh=(0, 1), on='mesh_x', chunks=1)
 ->  T3 = empty_strided((8, 6), (6, 1), dtype=float32, device=device)
@@ -11,11 +11,10 @@
     matmul(T2_peers[0:4], T1, out=part(T3, 1, mesh=(0, 1), on='mesh_x')[0:4])
     del T2_peers
 
-The order is that of communication/pipelines.py, by distance from the own rank. Gather: rank r
-multiplies its own part, then those of r + 1, r + 2, ...; all is posted before the first product.
-Scatter: the sum for a rank travels around the ring, and each rank adds its product to it; while one
-chunk is under way, the next one is multiplied. All-reduce: the scatter, whose chunks are then sent
-to all ranks as they are done.
+The order is that of communication/pipelines.py. Gather: rank r multiplies its own part, then those
+of r + 1, r + 2, ...; all sends and receives are posted before the first product. Scatter: the sum
+for a rank travels around the ring, and each rank adds its product to it; while one chunk is sent,
+the next one is multiplied. All-reduce: a scatter, and each finished chunk is sent to all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 def ring_lines(
     fusion: Fusion, call: Overlapped, chunks: int, numbers: Iterator[int]
 ) -> list[str]:
-    """The lines behind that which allocates the result. chunks: of each device's part."""
+    """The lines of the call. The line before them allocates its result. chunks: of each device's
+    part."""
     ring = _Ring(fusion, call, chunks, numbers)
     lines = ring.gather() if call.post.op == "all_gather" else ring.scatter()
     return [f"    {line}" for line in lines]
@@ -56,7 +56,7 @@ class _Ring:
 
     @property
     def rows(self) -> int:
-        """Of each device's part."""
+        """The rows of each device's part."""
         (read,) = names_of(self.call.post)
         rows = self.fusion.tensors[read].sizes[0]
         return rows if self.call.post.op == "all_gather" else rows // self.world
@@ -72,13 +72,13 @@ class _Ring:
         return found + (f"[{':, ' * dim}{span.start}:{span.stop}]" if span else "")
 
     def posted(self, into: str, given: str, distance: int) -> tuple[str, str]:
-        """The name of a post and its line. distance: of the device that gets what is given."""
+        """The name of a post and its line. `given` is sent to the device at the distance."""
         name = f"P{next(self.numbers)}"
         moved = f"receive({into}, {-distance}), send({given}, {distance})"
         return name, f"{name} = post({moved}, {self.where})"
 
     def memory(self, name: str, parts: int, like: str) -> str:
-        """The line that allocates rows of so many devices."""
+        """The line that allocates memory for the rows of so many devices' parts."""
         view = self.fusion.tensors[like]
         sizes = (parts * self.rows, *view.sizes[1:])
         dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
@@ -107,7 +107,7 @@ class _Ring:
         yield f"del {peers}"
 
     def product(self, gathered: str, distance: int, span: slice | None = None) -> str:
-        """The line with the part of the device at a distance, or with rows of it."""
+        """The line that multiplies the part of the device at a distance, or rows of it."""
         product = self.call.product
         names, (whole,) = names_of(product), self.call.post.outputs
         maps = walks(product.op, [len(self.fusion.tensors[name].shape) for name in names])
@@ -124,7 +124,8 @@ class _Ring:
     # ---- scatter
 
     def scatter(self) -> Iterator[str]:
-        """What a step sends, and what arrives for the next one, are two parts of memory."""
+        """The lines of a scatter. Steps alternate between two buffers: one is sent, and the next
+        step's sum arrives in the other."""
         sums, last = f"{self.call.product.outputs[0]}_sums", self.world - 1
         if last:
             yield self.memory(sums, min(2, last), self.call.product.outputs[0])
@@ -146,7 +147,7 @@ class _Ring:
             yield from _awaited(name, self.call.result)
 
     def sum(self, sums: str, step: int, span: slice) -> str:
-        """Where the sum of a step is: that of the last one in the result."""
+        """Where the sum of a step is; the last step's is in the result."""
         if step < self.world - 1:
             return _rows(sums, span, step % 2 * self.rows)
         is_scatter = self.call.post.op == "reduce_scatter"
@@ -154,7 +155,7 @@ class _Ring:
         return _rows(name, span) if is_scatter else self.part(name, 0, span)
 
     def added(self, step: int, span: slice, out: str) -> str:
-        """The line that adds the own product, of the rows of the device for which the sum is."""
+        """The line that adds this rank's product to the sum for another device's rows."""
         a, b = self.call.reads
         distance = -1 - step if step < self.world - 1 else 0
         name = "add_product" if step else "matmul"
@@ -162,7 +163,8 @@ class _Ring:
         return f"{name}({self.part(a, distance, span)}, {right}, out={out})"
 
     def to_all(self, span: slice, own: str, names: list[str]) -> Iterator[str]:
-        """The lines that send a chunk of the result, and get those of all others; adds names."""
+        """The lines that send a chunk of the result to all ranks, and receive theirs. Appends the
+        posts' names."""
         for distance in range(1, self.world):
             name, line = self.posted(self.part(self.call.result, distance, span), own, -distance)
             names.append(name)

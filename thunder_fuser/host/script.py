@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition and arguments -> a script that runs it on tensors alike, without Thunder."""
+"""Writes the script that runs a definition on tensors like given ones, without Thunder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensor(size, stride, dtype, device):
     last = sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else -1
     low, high = (0, 2) if dtype is torch.bool else (0, 9)
     values = torch.rand(last + 1, device=device) * (high - low) + low
-    packed = dtype is torch.float4_e2m1fn_x2  # which torch casts no numbers to
+    packed = dtype is torch.float4_e2m1fn_x2  # torch cannot cast numbers to it
     values = values.byte().view(dtype) if packed else values.to(dtype)
     return values.as_strided(size, stride)
 
@@ -38,7 +38,7 @@ for output in fd.execute(inputs):
     print(output)
 '''
 
-# The tensors below are one device's parts.
+# The tensors of the script are one device's parts.
 _GROUP = """\
 # run by torchrun, with as many processes as the mesh has devices
 torch.distributed.init_process_group()
@@ -48,7 +48,7 @@ torch.distributed.init_process_group()
 def repro_text(
     name: str, reason: str, definition: Definition, args: Sequence[torch.Tensor | Number]
 ) -> str:
-    """The script."""
+    """The text of the script. reason: why it was written, for its first line."""
     return _SCRIPT.format(
         name=name,
         reason=" ".join(reason.split()),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a host program -> its statements, and the rules that they follow.
+"""Parses the text of a host program into statements, and verifies their rules.
 
     T3_sent = all_reduce(T2, mesh=[0, 1], on='mesh_x', reduce='sum')    post, makes T3_sent
     T3 = wait(T3_sent, 'T3')                                            wait, makes T3
@@ -8,8 +8,8 @@
     P0 = post(receive(T4[0:2], 1), send(T0[0:2], -1), mesh=(0, 1, 2), on='mesh_x')    post, makes P0
     wait(P0, 'T4')                                                      wait
 
-A program without communication is the case without posts and waits. What is verified is the text
-that runs. Lines run on the caller's stream, but those of a block (stream_order.py):
+A program without communication has no posts and waits. The text that is verified is the text that
+runs. Lines run on the caller's stream, except inside such a block (stream_order.py):
 
     E0 = record_event()                  record event, makes E0
     with on_stream(1):                   on stream
@@ -42,8 +42,8 @@ class Statement:
     """One line.
 
     kind: allocate, post, wait, free, call, return, on stream, record event or wait event. reads:
-    the values that it names, makes: those that it gives a name, or takes it from. stream: on which
-    it runs, 0 for the caller's; of "on stream", that of the block.
+    the values that it names. makes: the names that it assigns, or deletes. stream: where it runs,
+    0 for the caller's; for "on stream", the stream of the block.
     """
 
     kind: str
@@ -105,7 +105,7 @@ def _flat(node: ast.stmt, text: str) -> Iterator[Statement]:
 def _statement(node: ast.stmt, text: str, stream: int = 0) -> Statement:
     line = ast.get_source_segment(text, node) or ""
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    # Functions, dtypes and devices are names too, which no line makes.
+    # Functions, dtypes and devices are also names, but no line makes them.
     values = (one for one in names if _VALUE.fullmatch(one.id))
     reads = dict.fromkeys(one.id for one in values if isinstance(one.ctx, ast.Load))
     makes = dict.fromkeys(n.id for n in names if not isinstance(n.ctx, ast.Load))
@@ -126,33 +126,33 @@ def _kind(node: ast.stmt) -> str:
 def verify_program(program: Statements) -> Statements:
     """The program itself if it is sound; VerifyError names the line that breaks a rule.
 
-    Each wait has its post, which comes before it and is awaited once; what is posted is awaited;
-    sends and receives match (transfers.py); a line reads only values that are made and not freed;
-    the last line alone returns.
+    Each wait has a post before it, and each post has exactly one wait. Sends and receives match
+    (transfers.py). A line reads only values that exist and are not freed. Only the last line
+    returns.
     """
     live, posted = set(program.arguments), dict[str, Statement]()
     for one in program.body:
         for name in one.reads:
             if name not in live:
-                raise _broken(one, f"{name} to be alive", "it is not made, or freed before")
+                raise broken(one, f"{name} to be alive", "it is not made, or freed before")
         if one.kind == "wait":
             _check_awaited(one, posted)
         elif read := [n for n in one.reads if n in posted]:
-            raise _broken(one, f"a wait for {read[0]} first", "a read of what has not arrived")
+            raise broken(one, f"a wait for {read[0]} first", "a read of what has not arrived")
         if one.kind == "free":
             if missing := [name for name in one.makes if name not in live]:
-                raise _broken(one, f"{missing[0]} to be alive", "it is not made, or freed before")
+                raise broken(one, f"{missing[0]} to be alive", "it is not made, or freed before")
             live -= set(one.makes)
         else:
             live |= set(one.makes)
         if one.kind == "post":
             if not one.makes:
-                raise _broken(one, "a name for what is posted, to await it", "none")
+                raise broken(one, "a name for what is posted, to await it", "none")
             posted |= dict.fromkeys(one.makes, one)
             check_matched(one.text)
     if posted:
         name, post = next(iter(posted.items()))
-        raise _broken(post, f"a wait for {name}", "none")
+        raise broken(post, f"a wait for {name}", "none")
     _check_return(program.body)
     return program
 
@@ -160,7 +160,7 @@ def verify_program(program: Statements) -> Statements:
 def _check_awaited(one: Statement, posted: dict[str, Statement]) -> None:
     sent = [name for name in one.reads if name in posted]
     if len(sent) != 1 or len(one.reads) != 1:
-        raise _broken(one, "one post before it, awaited once", "none")
+        raise broken(one, "one post before it, awaited once", "none")
     del posted[sent[0]]
 
 
@@ -170,5 +170,6 @@ def _check_return(body: Sequence[Statement]) -> None:
         raise VerifyError("host program", expected="one return, as the last line", got=str(kinds))
 
 
-def _broken(one: Statement, expected: str, got: str) -> VerifyError:
+def broken(one: Statement, expected: str, got: str) -> VerifyError:
+    """The error for a line that breaks a rule."""
     return VerifyError(f"host program: {one.text}", expected=expected, got=got)

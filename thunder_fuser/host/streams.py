@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products over streams as lines of a host program, and what those lines call.
+"""The lines of a host program for products over streams, and the functions that they call.
 
     T2 = matmul(T0, T1, streams=[0, 2])
 ->  T2 = empty_strided((6, 8), (8, 1), dtype=float32, device=device)
@@ -15,8 +15,8 @@
     wait_event(E1)
     wait_event(E2)
 
-Products that pass pieces on to each other share a loop. Memory is the caller's stream's, which
-waits for all pieces before anything else: so it may free it, and hand results out.
+Products share a loop if each piece of one reads only the same piece of the others. The caller's
+stream allocates the memory, and waits for all pieces. So it may free memory and return results.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Loop:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What is read, of which some may be made here."""
+        """The operands of all products. Some may be results of others."""
         return tuple(dict.fromkeys(name for one in self.products for name in names_of(one)))
 
 
 def loops(
     segmented: SegmentedFusion, joined: dict[int, Overlapped | None]
 ) -> dict[int, Loop | None]:
-    """{number of a segment: the loop that stands in its place; None: an earlier one's has it}."""
+    """{segment's number: the loop that replaces it, or None: an earlier segment's loop does}."""
     found: dict[int, Loop | None] = {}
     first = -1
     for number, one in enumerate(segmented.segments):
@@ -64,7 +64,7 @@ def loops(
         if wanted is None or not is_one or number in joined:
             continue
         loop = found.get(first)
-        if loop is not None and number - 1 in found and _goes_on(segmented.fusion, loop, product):
+        if loop is not None and number - 1 in found and _fits(segmented.fusion, loop, product):
             found |= {first: Loop((*loop.products, product), loop.pieces), number: None}
         else:
             first = number
@@ -72,8 +72,8 @@ def loops(
     return found
 
 
-def _goes_on(fusion: Fusion, loop: Loop, product: OpRecord) -> bool:
-    """True if each piece of a product reads of the loop's results that same piece alone."""
+def _fits(fusion: Fusion, loop: Loop, product: OpRecord) -> bool:
+    """True if each piece of the product reads only the same piece of the loop's results."""
     made = {one.outputs[0]: one for one in loop.products}
     operands, maps = names_of(product), _maps(fusion, product)
     shared = [(made[name], axes) for name, axes in zip(operands, maps, strict=True) if name in made]
@@ -99,7 +99,7 @@ def _maps(fusion: Fusion, product: OpRecord) -> list[dict[int, int]]:
 
 
 def loop_lines(fusion: Fusion, loop: Loop, streams: int, events: Iterator[int]) -> list[str]:
-    """The lines behind those that allocate the results."""
+    """The lines of a loop. The lines before them allocate its results."""
     used = min(streams, loop.pieces)
     begin, ends = f"E{next(events)}", list[str]()
     lines = [f"    {begin} = record_event()"]
@@ -137,7 +137,7 @@ def _call(fusion: Fusion, product: OpRecord, piece: int) -> str:
 
 
 class Streams:
-    """The side streams of a device. A CPU has none: there lines run one after the other."""
+    """The side streams of a device. A CPU has none, so its lines run one after the other."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._is_cuda = device, device.type == "cuda"
@@ -152,22 +152,22 @@ class Streams:
         with torch.cuda.stream(sides[number - 1]):
             try:
                 yield
-            except BaseException:  # no line will wait, and the caller's stream gets memory back
+            except BaseException:  # the lines that wait will not run, and memory will be freed
                 for side in sides:
                     caller.wait_stream(side)
                 raise
 
     def record_event(self) -> torch.cuda.Event | None:
-        """An event behind all that is on the current stream."""
+        """Records an event on the current stream; None on a CPU."""
         return torch.cuda.current_stream(self.device).record_event() if self._is_cuda else None
 
     def wait_event(self, event: torch.cuda.Event | None) -> None:
-        """What follows on the current stream comes behind the event."""
+        """Makes later work on the current stream wait for the event."""
         if event is not None:
             torch.cuda.current_stream(self.device).wait_event(event)
 
 
-# Of all programs together: the allocator keeps what each stream has freed apart.
+# All programs share them, because the allocator has a pool of free memory for each stream.
 _SIDES: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
@@ -181,7 +181,8 @@ def _sides(device: torch.device, count: int) -> list[torch.cuda.Stream]:
 def _linear(
     a: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """torch's, whose `out=` rounds the product before it adds a bias if `a` has leading axes."""
+    """torch's linear into `out`. With leading axes, torch's own rounds the product before it adds
+    the bias, so there addmm is called instead."""
     flat = out.flatten(0, -2)
     if bias and a.dim() > 2 and flat.data_ptr() == out.data_ptr():  # a view
         torch.addmm(*bias, a.flatten(0, -2), weight.t(), out=flat)
@@ -190,12 +191,12 @@ def _linear(
 
 
 def _add_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
-    """out += a @ b, for a contiguous `out`; the leading axes of `a` are rows too."""
+    """out += a @ b, for a contiguous `out`. The leading axes of `a` count as rows."""
     out.view(-1, out.shape[-1]).addmm_(a.flatten(0, -2), b)
 
 
-def _into(name: str, call: Callable[..., Any]) -> Callable[..., None]:
-    """torch's call, with its errors as those of a segment."""
+def _typed(name: str, call: Callable[..., Any]) -> Callable[..., None]:
+    """torch's call, whose errors become TorchCallError, as those of other segments do."""
 
     @torch.no_grad()
     def run(*operands: torch.Tensor, out: torch.Tensor) -> None:
@@ -210,13 +211,13 @@ def _into(name: str, call: Callable[..., Any]) -> Callable[..., None]:
 
 
 def named(device: torch.device) -> dict[str, Any]:
-    """What the lines of a program name."""
+    """The names that such lines of a program use, with their functions."""
     streams = Streams(device)
     return {
         "on_stream": streams.on_stream,
         "record_event": streams.record_event,
         "wait_event": streams.wait_event,
-        "matmul": _into("matmul", torch.matmul),
-        "linear": _into("linear", _linear),
-        "add_product": _into("add_product", _add_product),
+        "matmul": _typed("matmul", torch.matmul),
+        "linear": _typed("linear", _linear),
+        "add_product": _typed("add_product", _add_product),
     }

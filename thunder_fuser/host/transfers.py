@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sends and receives of a post, read from its text, and whether they match.
+"""Reads the sends and receives of a post from its text, and checks that they match.
 
     P0 = post(receive(T2[0:4], 1), send(T0[0:4], -1), mesh=(0, 1, 2), on='mesh_x')
 
-All devices run this line, so what a device sends to distance -1 arrives where the device there
-receives from distance 1 in the same post. A post whose sends and receives match so needs no other
-one: devices cannot wait for each other in a circle.
+All devices run this line. What one sends to distance -1, the device there receives from distance 1
+in the same post. If all sends and receives of a post match in this way, it needs no other post, so
+devices cannot deadlock.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from thunder_fuser.errors import FuserError, VerifyError
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.mesh import Mesh
 
-Spans = tuple[tuple[int, int] | None, ...]  # of each axis, from the first on
+Spans = tuple[tuple[int, int] | None, ...]  # (begin, end) for each axis; None if it is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The devices of a mesh along a dimension."""
+    """The lines of devices along a dimension of a mesh."""
 
     mesh: Mesh
     on: str
@@ -35,7 +35,7 @@ class Line:
 
 
 def line_of(call: ast.Call) -> Line:
-    """The line that a call names with mesh= and on=; VerifyError without one."""
+    """The devices that a call names with mesh= and on=; VerifyError if it names none."""
     named = {one.arg: one.value for one in call.keywords}
     try:
         nested, on = (ast.literal_eval(named[key]) for key in ("mesh", "on"))
@@ -47,7 +47,7 @@ def line_of(call: ast.Call) -> Line:
 
 
 def distance_of(call: ast.Call, devices: int) -> int:
-    """The distance of a send, a receive or a part: from 0 to the number of devices."""
+    """The distance in a send, a receive or a part, modulo the number of devices."""
     try:
         found = ast.literal_eval(call.args[1])
     except (IndexError, ValueError):
@@ -72,9 +72,9 @@ def called(node: ast.AST) -> str:
 
 
 def check_matched(text: str) -> None:
-    """VerifyError unless each send of a line that posts some has its receive, of as many rows.
+    """VerifyError unless each send of a post has a receive of the same size.
 
-    The rows are those of the slices that are written; other axes are not compared.
+    The sizes are those of the slices in the text. Axes without a slice are not compared.
     """
     call = next((one for one in ast.walk(ast.parse(text)) if called(one) == "post"), None)
     if not isinstance(call, ast.Call):
@@ -82,7 +82,7 @@ def check_matched(text: str) -> None:
     devices = line_of(call).devices
     sent, received = defaultdict[int, list[object]](list), defaultdict[int, list[object]](list)
     if not call.args or moves(call) != [*call.args]:
-        raise _broken(call, "sends and receives alone")
+        raise _broken(call, "only sends and receives")
     for one in moves(call):
         distance = distance_of(one, devices)
         if not distance:
@@ -102,7 +102,7 @@ def _slices(node: ast.expr) -> Iterator[tuple[int, int] | None]:
 
 
 def spans(index: ast.expr) -> Spans:
-    """Of an index such as [:, 0:3]; None where it is not two numbers."""
+    """The spans of an index such as [:, 0:3]; None for an axis without two numbers."""
     axes = index.elts if isinstance(index, ast.Tuple) else [index]
     return tuple(map(_span, axes))
 

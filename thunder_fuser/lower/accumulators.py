@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where reductions and scans add up: one variable, one for each lane, or one for each column.
+"""The accumulators of reductions and scans: a variable, one for each lane, or one for each column.
 
 declare:  float T3 = 0;                      a row's sum
-          float T3_e[16] = {0, ...};         sums over rows, carried on from row to row
-reduce:   T3 = reduce_x<Sum, 128, 1>(T3);    the threads of a block, or of a cluster, together
+          float T3_e[16] = {0, ...};         column sums, carried from row to row
+reduce:   T3 = reduce_x<Sum, 128, 1>(T3);    combines the threads of a block or a cluster
 
-The blocks of a cluster, which walk rows together, send each other what they have:
+The blocks of a cluster walk rows together, and send each other their partial results. A gate, which
+is an mbarrier in shared memory, opens when all parts have arrived:
 
-open_gates<256, 4>(T2_w, gates, 0);              gates in every block's shared memory: when all
-gates_made();                                    blocks have theirs, parts may be sent; where rows
-gates_ready();                                   are walked before the first, else after its loads
-for (row of the cluster) {
+open_gates<256, 4>(T2_w, gates, 0);              each block makes its gates
+gates_made();                                    announces them to the other blocks
+gates_ready();                                   waits for theirs: here if sums are carried over
+for (row of the cluster) {                       rows, else behind the loads of a row
   ...
   T2 = reduce_cluster<Sum, 256, 4>(T2, T2_w, gates, 0, row);
 """
@@ -28,11 +29,11 @@ from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.scope import Scope, SharedMemory
 
-SLOT = symbol("slot", 0, 2**31 - 1)  # a place in an array of sums
+SLOT = symbol("slot", 0, 2**31 - 1)  # an index into an array of sums
 
 
 def identity(op: str, dtype: DataType) -> Literal:
-    """What a reduction or scan starts from: the value that `op` leaves any other as it is with."""
+    """The identity element of `op`, from which a reduction or scan starts."""
     if op in ("sum", "prod"):
         value = 0 if op == "sum" else 1
         return Literal.of(float(value) if dtype.is_float else value)
@@ -47,21 +48,22 @@ def identity(op: str, dtype: DataType) -> Literal:
 def each_lane(
     ctx: Context, body: Iterable[nodes.Statement], extent: Scalar | None = None
 ) -> nodes.For:
-    """A loop over the lanes, or over as many of them as there are."""
+    """A loop over the lanes, or over the first `extent` of them."""
     extent = const(ctx.lanes) if extent is None else extent
     return nodes.For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, tuple(body))
 
 
 class Gates:
-    """Of a cluster's blocks, which send each other words: a gate opens when an array is full."""
+    """The gates (mbarriers) of a cluster, whose blocks send words into each other's arrays in
+    shared memory. A gate opens when its array is full."""
 
     def __init__(self, shared: SharedMemory) -> None:
         self.shared = shared
         self._numbers: dict[str, int] = {}
-        self._ready = False  # true once the other blocks' gates have been waited for
+        self._ready = False  # true once the code waits for the other blocks' gates
 
     def open(self, scope: Scope, arrays: Sequence[str], call: nodes.Call, gates: int = 1) -> None:
-        """Declares so many gates for each array, and calls what makes them with each."""
+        """Declares `gates` gates for each array, and puts a call that makes them."""
         self._numbers = {array: number for number, array in enumerate(arrays)}
         scope.declare(self.shared.array("gates", DataType.Int, gates * len(arrays)))
         for array in arrays:
@@ -69,11 +71,11 @@ class Gates:
         scope.put(nodes.Call("gates_made"))
 
     def of(self, array: str) -> tuple[nodes.Argument, ...]:
-        """Which gates are an array's."""
+        """The arguments that name an array's gates."""
         return "gates", const(self._numbers[array])
 
     def wait(self, scope: Scope, where: Scalar | None = None) -> None:
-        """Until the other blocks' gates are made, where a condition holds."""
+        """Waits, the first time, until all blocks have made their gates. where: a condition."""
         if not self._ready:
             ready = nodes.Call("gates_ready")
             scope.put(ready if where is None or where.is_const else nodes.If(where, (ready,)))
@@ -81,12 +83,12 @@ class Gates:
 
 
 def word(dtype: DataType) -> DataType:
-    """What blocks of a cluster send each other a value as."""
+    """The type of the word in which blocks of a cluster send each other a value."""
     return DataType.Int if dtype.bytes == 8 else DataType.Int32
 
 
 class Accumulators:
-    """Declares and joins what the reductions of one kernel add into."""
+    """Declares and combines the accumulators of one kernel."""
 
     def __init__(self, ctx: Context, shared: SharedMemory) -> None:
         self.ctx, self.shared, self.gates = ctx, shared, Gates(shared)
@@ -94,14 +96,14 @@ class Accumulators:
     # ---- declarations
 
     def declare(self, scope: Scope, name: str) -> None:
-        """What a reduction adds into, with what changes nothing in it."""
+        """Declares a reduction's accumulator, with the identity element as its first value."""
         ctx, op, dtype = self.ctx, self.ctx.combines(name), self.ctx.accumulator_type(name)
         start, target = identity(op, dtype), ctx.accumulator(name)
         if ctx.is_stream(name):
             scope.put(nodes.Stream(f"{name}_s", op, ctx.dtype_of(name), dtype, start))
         elif isinstance(target, str):
             scope.put(nodes.Variable(target, dtype, start))
-        else:  # one for each lane; over the rows that a thread walks, for each of its columns
+        else:  # one for each lane, or for each column if it is carried over rows
             of_rows = name in ctx.carried
             count, at = (ctx.slots, SLOT) if of_rows else (ctx.lanes, ctx.lane_symbol)
             scope.put(nodes.Array(target.array, dtype, count))
@@ -109,7 +111,7 @@ class Accumulators:
             scope.put(nodes.For(str(at), const(count), ParallelType.VECTORIZE, (clear,)))
 
     def declare_scan(self, scope: Scope, name: str) -> None:
-        """The elements of a scan's step, and what is carried from step to step."""
+        """Declares the elements of a scan's step, and the carry from step to step."""
         dtype, target = self.ctx.accumulator_type(name), self.ctx.scanned(name)
         if not self.ctx.scheduled.params.inner:
             self.declare(scope, name)
@@ -119,11 +121,11 @@ class Accumulators:
         scope.put(nodes.Variable(f"{name}_c", dtype, identity(self.ctx.combines(name), dtype)))
 
     def open_gates(self, scope: Scope) -> None:
-        """Declares what a cluster's reductions need, before any row."""
+        """Declares the gates and arrays of a cluster's reductions, before any row."""
         ctx, names = self.ctx, list(self.ctx.demand.operands)
         call = nodes.Call("open_gates", template=(ctx.threads[0], ctx.cluster))
         self.gates.open(scope, [f"{name}_w" for name in names], call, gates=2)
-        for name in names:  # a word of each warp of the cluster, twice
+        for name in names:  # a word for each warp of the cluster, twice
             count = 2 * (ctx.threads[0] // 32) * ctx.cluster
             scope.declare(self.shared.array(f"{name}_w", word(ctx.dtype_of(name)), count))
         if ctx.carried:
@@ -132,29 +134,29 @@ class Accumulators:
     # ---- joining
 
     def reduce_block(self, scope: Scope, name: str) -> None:
-        """Joins the accumulators of a block's or cluster's threads; all get the result."""
+        """Combines the accumulators of a block's or cluster's threads; all get the result."""
         ctx, inner = self.ctx, self.ctx.scheduled.params.inner
         if ctx.is_stream(name):
             total = nodes.Call("total", (f"{name}_s",))
             scope.put(nodes.Let(str(ctx.accumulator(name)), ctx.accumulator_type(name), total))
         if ctx.is_cpu or ctx.threads[0 if inner else 1] == 1:
             return
-        if ctx.cluster > 1 and not ctx.scheduled.rows:  # whose rows are a block's
+        if ctx.cluster > 1 and not ctx.scheduled.rows:  # with groups, a row belongs to one block
             self.gates.wait(scope)
-            scope.put(self._join_blocks(name))
+            scope.put(self._join_cluster(name))
         else:
             scope.put(self.join_threads(name, "x" if inner else "y"))
 
-    def _join_blocks(self, name: str) -> nodes.Set:
-        """Over all threads of the cluster."""
+    def _join_cluster(self, name: str) -> nodes.Set:
+        """Combines all threads of the cluster."""
         ctx, target, array = self.ctx, self.ctx.accumulator(name), f"{name}_w"
-        # The gates open in turns: the number of the row, of those that the cluster walks.
+        # The number of the row, of those that the cluster walks, says which of two gates is used.
         arguments = (target, array, *self.gates.of(array), ctx.number(ctx.row_loops))
         sizes = (ctx.combines(name), ctx.threads[0], ctx.cluster)
         return nodes.Set(target, nodes.Call("reduce_cluster", arguments, sizes), ctx.dtype_of(name))
 
     def join_threads(self, name: str, axis: str) -> nodes.Set | nodes.Call:
-        """Over the threads of the block along an axis: a variable, or each element of an array."""
+        """Combines the block's threads along an axis: a variable, or each element of an array."""
         ctx, dtype, target = self.ctx, self.ctx.dtype_of(name), self.ctx.accumulator(name)
         sizes = (ctx.combines(name), *ctx.threads)
         variable = target.array if isinstance(target, nodes.Lane) else target
@@ -166,9 +168,9 @@ class Accumulators:
         return nodes.Call("reduce_y", (variable,), (*sizes, count), dtype)
 
     def join_scan(self, name: str, count: Scalar) -> nodes.Call:
-        """Each element joined with those before it and the carry, which ends as the last one.
+        """Combines each element with those before it and the carry; the last one is the new carry.
 
-        On CUDA the threads of a row, along x, have the whole array each; on the CPU `count`.
+        On CUDA each thread of a row, along x, has a whole array; on a CPU it has `count` elements.
         """
         ctx, target, op = self.ctx, self.ctx.scanned(name), self.ctx.combines(name)
         assert isinstance(target, nodes.Lane)

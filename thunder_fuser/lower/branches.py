@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> Kernel: threads branch to the operand of a cat that they write, not compute them all.
+"""Kernel -> Kernel: a thread computes only the operand of a cat that it writes, in a branch.
 
 for j:                                        if (i < 192)
     a = i < 192 ? ld(T0, ...) : 0                 for j: a = ld(T0, ...); st(T9, exp(a))
     b = i < 192 ? 0 : ld(T1, ...)         ->  else
     st(T9, i < 192 ? exp(a) : sin(b))             for j: b = ld(T1, ...); st(T9, sin(b))
 
-The gradient of a fused QKV projection is the cat of three gradients of a hundred operations: each
-thread computed them all and kept one. Neighbouring threads must take the same branch.
+The gradient of a fused QKV projection is the cat of three gradients of a hundred operations.
+Without branches each thread computes all three and keeps one. The pass requires that neighbouring
+threads take the same branch.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Any
 from thunder_fuser.ir.scalar import Scalar, conjunction
 from thunder_fuser.lower import kernel as nodes
 
-LEAST_SAVED = 16  # statements that the branches need not compute, together
+LEAST_SAVED = 16  # statements that both branches together must save
 MOST_BRANCHES = 8  # in a kernel
-LEAST_RUN = 64  # threads side by side, of which most warps take one branch
+LEAST_RUN = 64  # neighbouring threads that take one branch: then most warps do not diverge
 
 Statements = tuple[nodes.Statement, ...]
 
 
 def branch_at_choices(kernel: nodes.Kernel) -> nodes.Kernel:
-    """Puts loops whose values are chosen by a condition into the branches of that condition."""
+    """Copies loops that choose values by a condition into both branches of an If."""
     for _ in range(MOST_BRANCHES):
         body = _branched(kernel.body, frozenset())
         if body is None:
@@ -39,7 +40,7 @@ def branch_at_choices(kernel: nodes.Kernel) -> nodes.Kernel:
 def _branched(statements: Statements, around: frozenset[str]) -> Statements | None:
     """The statements with one more branch, the outermost that pays; None if none does.
 
-    around: the names that the blocks around define.
+    around: the names that enclosing blocks define.
     """
     defined = set(around)
     for at, s in enumerate(statements):
@@ -66,12 +67,13 @@ def _branched(statements: Statements, around: frozenset[str]) -> Statements | No
 def _best(
     statements: Statements, at: int, defined: frozenset[str], is_lanes: bool
 ) -> Statements | None:
-    """The statements with the loop at a place in branches; with loads before it, if of lanes."""
+    """The statements with the loop at index `at` in branches. is_lanes: the loop is over lanes, so
+    the loads before it and the stores after it go into the branches too."""
     loop = statements[at]
     assert isinstance(loop, nodes.For)
     for condition in _conditions(loop):
         ranges = [(at, at + 1)]
-        if is_lanes:  # the vectors that lanes read are loaded before them, and stored behind
+        if is_lanes:  # vectors are loaded before the loop over lanes, and stored behind it
             ranges.insert(0, (_start(statements, at, condition, defined), _end(statements, at)))
         for first, end in ranges:
             inside = set[str]().union(*map(_defines, statements[first:end]))
@@ -86,7 +88,7 @@ def _best(
 def _start(
     statements: Statements, at: int, condition: Scalar, defined: frozenset[str]
 ) -> int:
-    """The first of the definitions before a loop, behind those that a condition needs."""
+    """The first of the definitions right before the loop that the condition does not need."""
     while at and isinstance(statements[at - 1], nodes.Let | nodes.Array | nodes.Words):
         defined -= _defines(statements[at - 1])
         if not condition.symbols <= defined:
@@ -96,25 +98,26 @@ def _start(
 
 
 def _end(statements: Statements, at: int) -> int:
-    """Behind the loop at a place and what stores its lanes: where threads wait, or at the end."""
+    """The end of the statements behind the loop: the next barrier, or the last statement."""
     waits = (i for i in range(at, len(statements)) if _waits(statements[i : i + 1]))
     return next(waits, len(statements))
 
 
 def _waits(statements: Statements) -> bool:
-    """True where threads wait for each other."""
+    """True if there is a barrier, where threads wait for each other."""
     return any(nodes.called(s) in nodes.WAITS for s in nodes.statements_in(statements))
 
 
 def _conditions(loop: nodes.For) -> list[Scalar]:
-    """Those by which values are chosen in a loop, and that hold for runs of threads; last first."""
+    """The conditions by which a loop chooses values, if they hold for runs of threads; the last
+    one first."""
     lets = (s for s in nodes.statements_in(loop.body) if isinstance(s, nodes.Let))
     found = [s.value.condition for s in lets if isinstance(s.value, nodes.Choose)]
     return [one for one in dict.fromkeys(reversed(found)) if _holds_for_runs(one)]
 
 
 def _holds_for_runs(condition: Scalar) -> bool:
-    """False where it changes every few threads, as i % 16 < 8 does."""
+    """False if the condition changes every few threads, as i % 16 < 8 does."""
     if condition.is_const:
         return False
     parts = [condition]
@@ -127,7 +130,7 @@ def _holds_for_runs(condition: Scalar) -> bool:
 
 
 def _branch(condition: Scalar, statements: Statements) -> nodes.If | None:
-    """Both branches, if they save enough and threads do not wait for each other in them."""
+    """The If with both branches; None if they save too little or would contain a barrier."""
     if _waits(statements):
         return None
     read = _names(statements)
@@ -152,11 +155,11 @@ def _defines(s: nodes.Statement) -> set[str]:
 
 
 def _assumed(statements: Statements, condition: Scalar, holds: bool) -> Statements:
-    """The statements where a condition is known."""
+    """The statements, simplified by the knowledge that a condition holds or does not."""
     parts = set(condition.parts if condition.op == "and" else (condition,))
 
     def simpler(value: Any) -> Any:
-        """A value, or a statement, without conditions that hold."""
+        """A value or a statement without the conditions that are known."""
         if isinstance(value, nodes.Choose) and value.condition is condition:
             return value.then if holds else value.otherwise
         own = getattr(value, "condition", None)
@@ -175,10 +178,10 @@ def _assumed(statements: Statements, condition: Scalar, holds: bool) -> Statemen
 
 
 def _live(statements: Sequence[nodes.Statement], read: set[str], needed: set[str]) -> Statements:
-    """The statements without those that define what nothing reads any more.
+    """The statements without definitions that nothing reads any more.
 
-    read: the names that something read. Others are made for an effect, as a checked index is.
-    needed: those that what follows reads; those that these statements read are added.
+    read: the names that were read before. Others are kept for an effect, as a checked index is.
+    needed: the names that later statements read; adds those that these statements read.
     """
     kept: list[nodes.Statement] = []
     for s in reversed(statements):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Persistent buffers: arrays that one nest fills and later ones read again, in registers or shared.
+"""Persistent buffers: arrays in registers or shared memory, which one nest fills and others read.
 
 nest 0:  T0_p[s] = ldv<8>(T0, ...)         an input, in whole vectors
-nest 1:  ... T0_p[s].v[v] ...              read where a load would be
+nest 1:  ... T0_p[s].v[v] ...              replaces a load
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
 from thunder_fuser.lower.scope import Found, Names, Needs, Scope, SharedMemory
 
-BEFORE = -1  # the number of no nest: what was filled there is there for all
+BEFORE = -1  # a nest before all others: every nest can read what was filled there
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A shared array and the position of this thread's element in it, lane and all."""
+    """A shared array, and the position of this lane's element in it."""
 
     array: str
     position: Scalar
@@ -32,7 +32,7 @@ class Window:
 class Buffer:
     """A persistent buffer: its array, whether its elements are Vecs, the nest that fills it.
 
-    position: where this lane's element is, if the array is shared.
+    position: of this lane's element, if the array is shared.
     """
 
     array: str
@@ -43,7 +43,7 @@ class Buffer:
 
 
 class Buffers:
-    """The buffers of one kernel, by the points they hold. `nest`: the number of this nest."""
+    """The buffers of one kernel, by the points they hold. nest: the number of the current nest."""
 
     def __init__(self, ctx: Context, shared: SharedMemory, names: Names) -> None:
         self.ctx, self.shared, self._name = ctx, shared, names
@@ -53,7 +53,7 @@ class Buffers:
     # ---- what is kept
 
     def declare(self, scope: Scope) -> None:
-        """Arrays for the buffers of the schedule."""
+        """Declares an array for each buffer of the schedule."""
         for one in self.ctx.scheduled.persistent:
             self._declare(self.ctx.at_loops(one.point), one.memory == "shared", scope)
 
@@ -73,14 +73,14 @@ class Buffers:
             scope.put(Array(name, dtype, ctx.slots))
 
     def _own_position(self) -> Scalar:
-        """Each thread keeps its own: ((y * steps + step) * threads.x + x) * lanes + lane."""
+        """Each thread has its own place: ((y * steps + step) * threads.x + x) * lanes + lane."""
         ctx = self.ctx
         by = {a.parallel: ctx.loops.loops[a.name] for a in ctx.root_loops}
         x, y = by.get(ParallelType.TIDX, const(0)), by.get(ParallelType.TIDY, const(0))
         return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * ctx.lanes + ctx.lane_symbol
 
     def keep(self, point: Point, window: Window) -> None:
-        """A value that an earlier phase has put into a shared array."""
+        """Notes that an earlier phase has put a value into a shared array."""
         vector = self.ctx.is_vector(window.position, const(1), self.ctx.dtype_of(point.name))
         self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
 
@@ -91,13 +91,13 @@ class Buffers:
 
     @property
     def keeps_vectors(self) -> bool:
-        """True if there are inputs that are kept in whole vectors."""
+        """True if some inputs are kept in whole vectors."""
         return any(buffer.vector for buffer in self._buffers.values())
 
     def unfilled(self, *, vector: bool) -> dict[Point, Buffer]:
-        """What has not been filled, of the buffers that are filled in whole vectors, or of others.
+        """The buffers that are not filled yet: those of whole vectors, or the others.
 
-        Of these, another branch that does the work of the same step fills each again.
+        The others are filled again by another branch that does the work of the same step.
         """
         found = self._buffers.items()
         return {p: b for p, b in found if b.filled_in is None and b.vector == vector}
@@ -105,7 +105,7 @@ class Buffers:
     # ---- filling and reading
 
     def fill(self, point: Point, found: Found, scope: Scope, width: int = 1) -> None:
-        """Puts an element, or a vector of them, into its buffer, if there is one to be filled."""
+        """Stores an element or a vector in its buffer, if it has one that is not filled yet."""
         ctx, (operand, needs), buffer = self.ctx, found, self._buffers.get(point)
         if buffer is None or buffer.filled_in is not None:
             return
@@ -117,7 +117,7 @@ class Buffers:
         scope.put(kept, needs | at.symbols)
 
     def load_into(self, point: Point, load: Load, needs: Needs, scope: Scope) -> Found | None:
-        """Loads a vector right into its buffer, if it has one in registers."""
+        """Loads a vector directly into its buffer, if it has one in registers."""
         ctx, buffer = self.ctx, self._buffers.get(point)
         if buffer is None or buffer.shared or buffer.filled_in not in (None, self.nest):
             return None
@@ -128,7 +128,7 @@ class Buffers:
         return Lane(buffer.array, ctx.step, ctx.lane_symbol), needs | ctx.lane_symbol.symbols
 
     def read(self, point: Point, scope: Scope) -> Found:
-        """The element of a buffer that an earlier nest has filled."""
+        """Reads the element of a buffer that an earlier nest has filled."""
         ctx, buffer, lane = self.ctx, self._buffers[point], self.ctx.lane_symbol
         if not buffer.shared:
             needs = ctx.step.symbols | lane.symbols | {ctx.home} | point.symbols

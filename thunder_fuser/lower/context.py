@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lowering knows before it writes a statement: loops, their variables, the points needed."""
+"""Facts that lowering needs before it writes statements: loops, their variables, the points."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class Context:
 
     Its loops, outermost first:
       root_loops: over blocks and threads;
-      row_loops: over the rows of a block or cluster, around its nests;
-      group_loops: over the rows of a block's group, around each of its nests;
-      nest_loops: of a nest; the last may be its lane, the vector or simd loop.
+      row_loops: over the rows of a block or cluster, around all nests;
+      group_loops: over the rows of a block's group, around each nest;
+      nest_loops: inside a nest; the last may be the lane, which is the vector or simd loop.
     width: elements of one vector access; 1 on the CPU, whose compiler makes the vectors.
-    lane_is_kept: whether the lanes walk kept axes: every lane then has its own accumulator.
-    step, steps: the number of the current iteration of the loops around the lanes, the group's
-      too, and how many there are; group_step: that of the group's.
-    slots, slot: of an array with an element for each lane of each step, its size and this place.
-    home: the pseudo symbol of what a row computes once: it stays inside the loop over rows.
-    threads: of a block, as (x, y); cluster: its blocks.
+    lane_is_kept: whether the lanes walk kept axes; then every lane has its own accumulator.
+    step, steps: the number of the current iteration of the loops around the lanes, including the
+      group's, and their total number. group_step: the same for the group's loops.
+    slots, slot: the size of an array with an element for each lane of each step, and the index of
+      the current element.
+    home: a pseudo symbol. A value that depends on it stays inside the loop over rows.
+    threads: of a block, as (x, y). cluster: the number of its blocks.
     """
 
     def __init__(self, scheduled: ScheduledFusion) -> None:
@@ -54,7 +55,7 @@ class Context:
         self.short_exps = short_exps(self.part) if has_short else frozenset[str]()
 
     def _split_loops(self, loops: Domain) -> None:
-        """Takes the loops apart by what they are around; nests have none of extent 1."""
+        """Sorts the loops by what they enclose. Nests have no loops of extent 1."""
         self.root_loops = [a for a in loops if a.parallel.is_block or a.parallel.is_thread]
         of_thread = [a for a in loops if a not in self.root_loops]
         walked = [a for a in of_thread if not self.loops.loops[a.name].is_const]
@@ -79,7 +80,7 @@ class Context:
     # ---- loops
 
     def extent(self, parallel: ParallelType) -> int:
-        """Of the loop over blocks or threads that runs so; 1 if there is none."""
+        """The extent of the loop over blocks or threads with this parallel type; 1 without one."""
         return next((int(a.extent.value) for a in self.root_loops if a.parallel is parallel), 1)
 
     def number(self, loops: list[IterDomain]) -> Scalar:
@@ -90,7 +91,7 @@ class Context:
         return number
 
     def parallel_of(self, axis: IterDomain) -> ParallelType:
-        """How a loop runs: unrolled where it indexes arrays, which are then in registers."""
+        """How a loop runs. It is unrolled if it indexes arrays, so that they are in registers."""
         arrays = self.scheduled.params.memory == "registers" and not self.is_cpu
         return ParallelType.UNROLL if arrays else axis.parallel
 
@@ -99,14 +100,14 @@ class Context:
         return conjunction(self.loops.loops[axis.name].lt(1) for axis in loops)
 
     def first_thread(self, *, of_cluster: bool = False) -> Scalar:
-        """True for the first of the threads that share a kept position, in each block or in all."""
+        """True for the first of the threads that share a kept position, in a block or a cluster."""
         return self.first_of(
             a for a in self.root_loops if a.is_reduction
             and (a.parallel.is_thread or (of_cluster and a.parallel is ParallelType.CLUSTER))
         )  # fmt: skip
 
     def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
-        """The position one row of the block further on, and where there is one."""
+        """The position in the block's next row, and the condition that there is a next row."""
         (row,) = self.row_loops
         variable = self.loops.loops[row.name]
         step = {str(variable): variable + 1}
@@ -117,7 +118,7 @@ class Context:
         return moved, conjunction([(variable + 1).lt(row.extent), *exists])
 
     def short_form(self, expr: OpRecord, dtype: DataType) -> str:
-        """The device function of an op that is less exact than the rest, or nothing."""
+        """The less exact device function that computes an op, or nothing."""
         if self.is_cpu or dtype is not DataType.Float:
             return ""
         if expr.op == "exp" and (expr.attr("short") or expr.outputs[0] in self.short_exps):
@@ -125,7 +126,7 @@ class Context:
         return "short_tanh" if expr.op == "tanh" and expr.attr("short") else ""
 
     def at_loops(self, point: Point) -> Point:
-        """A point over plain axis symbols, over the loops."""
+        """A point over axis symbols -> the point over loop variables."""
         index = tuple(at.substitute(self.loops.index) for at in point.index)
         return Point(point.name, index, point.condition.substitute(self.loops.index))
 
@@ -148,23 +149,23 @@ class Context:
         return sum(((n - 1) * s for n, s in wide), 1)
 
     def loads_vector(self, point: Point, position: Scalar) -> bool:
-        """True if one load can bring an input's elements for all lanes."""
+        """True if one vector load can read an input's elements for all lanes."""
         dtype, aligned = self.dtype_of(point.name), self.alignment(point.name)
         return self.is_vector(position, point.condition, dtype, aligned)
 
     def is_vector(
         self, position: Scalar, condition: Scalar, dtype: DataType, alignment: int = MAX_BYTES
     ) -> bool:
-        """True if the lanes are side by side, at an address that a vector may have."""
+        """True if the lanes are adjacent in memory, at an address aligned for a vector."""
         lane, size = self.lane_symbol, dtype.bytes
         return is_vector(position, condition, lane, self.width, itemsize=size, alignment=alignment)
 
     def alignment(self, name: str) -> int:
-        """Of a tensor's first element, in bytes; what the fuser allocates is aligned."""
+        """The alignment of a tensor's first element in bytes. The fuser's own memory is aligned."""
         return dict(self.scheduled.alignment).get(name, MAX_BYTES)
 
     def local(self, name: str) -> str:
-        """The variable that holds a value: its own name, unless that is the result's pointer."""
+        """The variable that holds a value. A result's own name is that of its pointer."""
         return f"{name}_e" if name in self.part.outputs else name
 
     def combines(self, name: str) -> str:
@@ -173,9 +174,9 @@ class Context:
         return SCANS.get(op, op)
 
     def accumulator_type(self, name: str) -> DataType:
-        """What a reduction adds in: on the CPU, which adds one by one, floats add in double.
-
-        A GPU's threads each add few elements and then pairs, so Float loses no more than torch.
+        """The type in which a reduction adds. A CPU adds Float in double, because it adds elements
+        one by one. On a GPU each thread adds few elements, and threads are combined in pairs, so
+        Float loses no more than torch does.
         """
         dtype = self.dtype_of(name)
         adds = self.combines(name) in ("sum", "prod")
@@ -185,7 +186,7 @@ class Context:
         return wide.get(dtype, dtype)
 
     def operand_types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
-        """The type of each operand; literals take that of the named ones."""
+        """The type of each operand. A literal takes the type of the named operands."""
         own = [self.dtype_of(operand) for operand in expr.inputs]
         is_named = [isinstance(operand, str) for operand in expr.inputs]
         named = [dtype for dtype, yes in zip(own, is_named, strict=True) if yes]
@@ -195,18 +196,19 @@ class Context:
         return tuple(t if yes else common for t, yes in zip(own, is_named, strict=True))
 
     def dtype_of(self, operand: Operand) -> DataType:
-        """The type of a value, or of a number by itself."""
+        """The type of a value, or of a number."""
         if isinstance(operand, Literal):
             return of_number(operand.value)
         return self.part.tensors[operand].dtype
 
     def is_stream(self, name: str) -> bool:
-        """True for a row that the CPU adds in an order that its loops do not change."""
+        """True for a row's sum that the CPU computes as a Stream: in an order that does not depend
+        on the loops."""
         alone = self.lane is not None and not self.lane_is_kept and name not in self.carried
         return self.is_cpu and self.repeatable and alone and rounds(self.part, name)
 
     def accumulator(self, name: str) -> str | Lane:
-        """What a reduction adds into: a variable, or this lane's element of an array."""
+        """A reduction's accumulator: a variable, or this lane's element of an array."""
         wide = self.accumulator_type(name) is not self.dtype_of(name)
         local = f"{name}_a" if wide else self.local(name)
         if name in self.carried:
@@ -214,7 +216,7 @@ class Context:
         return Lane(local, self.lane_symbol) if self.lane_is_kept else local
 
     def scanned(self, name: str) -> str | Lane:
-        """The scanned element of this place: of a step's array, or what is accumulated so far."""
+        """The scanned element: this lane's in the array of a step, or the accumulator itself."""
         target = self.accumulator(name)
         if self.scheduled.params.inner and isinstance(target, str):
             return Lane(target, self.lane_symbol)
@@ -225,10 +227,11 @@ _EXPANDS = ("broadcast", "broadcast_in_dim")
 
 
 def short_exps(part: Part) -> frozenset[str]:
-    """Which Float exps may be two instructions, with an error of 2 + |x| units in the last place.
+    """The Float exps that may be two instructions: their error is 2 + |x| units in the last place.
 
-    Where all results are 16-bit floats; and exp(x - max(x)) that is only summed, as in log-sum-exp.
-    There a term e^-t beside the largest one, which is 1, brings (2 + t) units times e^-t.
+    They are allowed if all results are 16-bit floats, and for exp(x - max(x)) that is only summed,
+    as in log-sum-exp. There the largest term is 1, and a term e^-t adds an error of (2 + t) units
+    times e^-t.
     """
     halves = all(part.tensors[name].dtype.is_half for name in part.outputs)
     exps = [e for e in part.exprs if e.op == "exp" and names_of(e)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards: where a split does not divide, a last step runs over the end.
+"""Guards: if a split does not divide an axis, the last step would run over its end.
 
-Each is put where its value is first known, and skipped as an If, or clamped:
+A guard is put where its value is first known. It skips the work by an If, or clamps the index:
 
 skipped:  if (i < n) { const i32 i = ...; ... }          where no barrier follows
-clamped:  const i32 i = i_x < n - 1 ? i_x : n - 1;       all threads go on, and do not store
+clamped:  const i32 i = i_x < n - 1 ? i_x : n - 1;       all threads go on, but do not store
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from thunder_fuser.schedule.loop_index import Edge, Guard
 
 
 class OpenGuards:
-    """The guards of one kernel, each until it is put where its value is first known.
+    """The guards of one kernel that are not put yet.
 
-    row_condition: where a kept position, which is clamped, is one of the tensor's.
+    row_condition: true where a clamped kept position lies inside the tensor.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -31,22 +31,22 @@ class OpenGuards:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """A block: guards that are put in it are open again behind it."""
+        """A block of code: guards that are put inside it are open again behind it."""
         before = list(self.open), self.row_condition
         yield
         self.open, self.row_condition = before
 
     @staticmethod
     def define(scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
-        """The variable of an axis or loop, from here on."""
+        """Defines the variable of an axis or loop."""
         scope.put(Let(str(variable), None, value))
         scope.symbols = scope.symbols | variable.symbols
 
     def guard(self, scope: Scope) -> Scope:
-        """Guards known from blocks, threads and rows.
+        """Puts the guards that depend only on blocks, threads and rows.
 
-        Kept axes are clamped where barriers follow, and reduced ones are left to the nests: no
-        thread may skip a barrier. A pointwise kernel has none and skips all at once.
+        No thread may skip a barrier. So before barriers kept axes are clamped, and guards of
+        reduced axes are left to the nests. A pointwise kernel has no barriers and skips all work.
         """
         if not self.ctx.part.reductions and not self.ctx.part.scans:
             for guard in self.ready(scope):
@@ -60,17 +60,18 @@ class OpenGuards:
         return scope
 
     def clamp(self, scope: Scope, guard: Guard) -> None:
-        """Past the end the last element is read again, and what it makes is not stored."""
+        """Clamps the index: past the end the last element is read again, and nothing is stored."""
         self.define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
         self.row_condition = conjunction([self.row_condition, valid(guard)])
 
     def clip(self, scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:
-        """The extent of a loop that ends where a guard that only shortens it does."""
+        """The extent of a loop that ends where its guard fails. The guard must only shorten it."""
         self.define(scope, guard.variable, guard.value)
         return minimum(extent, guard.extent - (guard.value - variable))
 
     def ready(self, scope: Scope) -> list[Guard]:
-        """Takes the guards, innermost axes last, whose values can be known in the scope."""
+        """Removes and returns the open guards whose values are known in the scope, innermost axes
+        last."""
         ready: list[Guard] = []
         symbols = scope.symbols
         while found := [guard for guard in self.open if guard.value.symbols <= symbols]:
@@ -103,9 +104,9 @@ def valid(guard: Guard) -> Scalar:
 
 
 def valid_step(ctx: Context, guard: Guard, loop: IterDomain) -> Scalar:
-    """`valid` for a loop of a GPU, which is unrolled: all but its last step need no test.
+    """`valid`, with a hint for a GPU's unrolled loop: only its last step needs the test.
 
-    The compiler would not know that of an extent which is an argument.
+    The compiler cannot know this itself if the extent is an argument.
 
     i1{4095} split 128, in 32 steps:  s < 31 or 128*s + t < 4095
     """
@@ -117,7 +118,7 @@ def valid_step(ctx: Context, guard: Guard, loop: IterDomain) -> Scalar:
 
 
 def whole_steps(ctx: Context) -> tuple[Scalar, Scalar]:
-    """Where steps are known to lie behind a row's beginning, and where before its end.
+    """Two conditions that hold only for steps entirely behind a row's beginning, or before its end.
 
     i1 = 8*(128*s + t) + v - shift, shift < 8, of 4095:  0 < s, s < 3
     """
@@ -134,14 +135,14 @@ def whole_steps(ctx: Context) -> tuple[Scalar, Scalar]:
 
 
 def either(a: Scalar, b: Scalar) -> Scalar:
-    """Where one of two comparisons holds."""
+    """The condition that one of two comparisons holds."""
     if const(0) in (a, b) or const(1) in (a, b):
         return a if b is const(0) or a is const(1) else b
     return minimum(a.parts[0], b.parts[0]).lt(0)
 
 
 def whole_step(ctx: Context, edge: Edge) -> Scalar:
-    """Where all lanes of a step are within the axis.
+    """The condition that all lanes of a step are within the axis.
 
     (0 < s or 0 <= i1) and (s < 3 or i1 + 7 < 4095)
     """

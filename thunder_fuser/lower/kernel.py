@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel IR: loops, loads, math and stores, before they are source. Both printers walk it.
+"""Kernel IR: loops, loads, math and stores, from which both printers make source.
 
 Positions and conditions are Scalars over loop variables; values are names of C variables, Lanes
 (elements of arrays) or Literals. As text, each statement is the call that makes its node:
@@ -21,12 +21,12 @@ from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
 
 TRUE, FALSE = const(1), const(0)
-Name = str  # of a variable, an array or a parameter; fields of type str are no names
+Name = str  # of a variable, an array or a parameter; other fields have the plain type str
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """array[at], or element `lane` of the Vec that array (without `at`) or array[at] is."""
+    """array[at]. With `lane`: element `lane` of the Vec array[at], or of the Vec `array`."""
 
     array: Name
     at: Scalar | None = None
@@ -41,7 +41,7 @@ Operand = Name | Lane | Literal
 
 @dataclass(frozen=True, slots=True)
 class Math:
-    """A row of the op table on operands, each in its type."""
+    """An op of the op table, applied to operands. types: of the operands."""
 
     op: str
     operands: tuple[Operand, ...]
@@ -54,8 +54,8 @@ class Load:
     """buffer[position] where the condition holds, else zero. width > 1: a vector.
 
     The buffer is a tensor or a shared array, here and in a Store.
-    limit: if given, lanes from buffer[limit] on are zero, where the tensor ends.
-    inside: where it is known without a test that none are.
+    limit: where the tensor ends: lanes from buffer[limit] on are zero.
+    inside: a condition under which all lanes are before the limit, so no test is needed.
     """
 
     buffer: Name
@@ -69,9 +69,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class RingLoad:
-    """A vector of buffer[first], ..., buffer[first + size - 1], buffer[first], ... from `at` on.
-
-    A row of `size` that a flat vector crosses, at any address: (8*i + v) % 4095, v in [0, 8).
+    """A vector that begins at element `at` of the row buffer[first : first + size], and goes on at
+    the row's beginning after its end. It may have any address: (8*i + v) % 4095, v in [0, 8).
     """
 
     buffer: Name
@@ -93,9 +92,10 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Element `position` of a stream, by a RANDOM row of the op table.
+    """Element `position` of a stream of random numbers, by a RANDOM op of the op table.
 
-    operands: the op's two numbers, seed and offset. words: an array of Words, where there is one.
+    operands: the op's two numbers, seed and offset. words: an element of an array of Words, if the
+    words were made in advance.
     """
 
     op: str
@@ -107,9 +107,9 @@ class Random:
 
 @dataclass(frozen=True, slots=True)
 class CheckedIndex:
-    """An element of a tensor of indices as an index; the kernel fails if it is not in [0, size).
+    """An element of an index tensor; the kernel fails if it is not in [0, size).
 
-    number: which of the kernel's checks it is, from 1 on.
+    number: the number of the check in the kernel, from 1.
     """
 
     operand: Operand
@@ -130,7 +130,7 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """&variable: a function writes to it."""
+    """&variable, for a function that writes to it."""
 
     variable: Name
 
@@ -153,25 +153,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """The number of this block or thread. `below`: a bound that the compiler is told of."""
+    """The number of this block or thread. below: a bound that the compiler may assume."""
 
     parallel: ParallelType
     below: int | None = None
 
 
 Value = (
-    Math
-    | Load
-    | RingLoad
-    | IndexValue
-    | CheckedIndex
-    | Random
-    | Choose
-    | Call
-    | Coordinate
-    | Scalar
-    | Operand
-)
+    Math | Load | RingLoad | IndexValue | CheckedIndex | Random | Choose | Call | Coordinate
+    | Scalar | Operand
+)  # fmt: skip
 
 
 # ---- statements
@@ -190,7 +181,8 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A local array of `count` elements, or Vecs; count 0 is one Vec. Or one in shared memory."""
+    """An array of `count` elements or Vecs; count 0 is one Vec. It is local unless it has a
+    shared_offset, in bytes, in shared memory."""
 
     name: Name
     dtype: DataType
@@ -201,9 +193,9 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """An array of what Philox makes for `count` elements of a type, from element `first` on.
+    """An array of Philox's random words for `count` elements of a type, from element `first` on.
 
-    It begins with the whole group of four words that `first` is in.
+    It begins with the whole group of four words that contains `first`.
     """
 
     name: Name
@@ -215,7 +207,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable that changes, with its first value."""
+    """A variable that may change, with its first value."""
 
     name: Name
     dtype: DataType
@@ -233,7 +225,8 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """target = op(target, value), op a reduction's; the value of type dtype, the target wide."""
+    """target = op(target, value), for a reduction's op. The value has type dtype, the target the
+    type `wide`."""
 
     target: Name | Lane
     op: str
@@ -244,9 +237,9 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """On the CPU: values of a row that are added in an order of their own, by `total`.
+    """On the CPU: a row's values, which `total` adds in an order that does not depend on the loops.
 
-    The loop that lists it appends one a turn, at its lane of the array `<name>_v`.
+    The loop that lists the stream appends a value in each iteration, at its lane of `<name>_v`.
     """
 
     name: Name
@@ -270,7 +263,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Asks for buffer[position] where the condition holds: it is read soon."""
+    """Prefetches buffer[position] where the condition holds."""
 
     buffer: Name
     position: Scalar
@@ -279,10 +272,10 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes).
+    """A loop. Its parallel type says how it runs (BIDX: a CPU's threads, VECTORIZE: simd lanes).
 
-    accumulators, streams: what a simd loop of the CPU reduces into, and by which op. unroll: of a
-    GPU's loop, how many turns are written as one, or ALL.
+    accumulators, streams: what a CPU's simd loop reduces into, and by which op. unroll: the unroll
+    factor of a GPU's loop, or ALL.
     """
 
     variable: Name
@@ -296,7 +289,7 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """The body, where the condition holds; else the other one."""
+    """The body if the condition holds, else `otherwise`."""
 
     condition: Scalar
     body: tuple[Statement, ...]
@@ -305,7 +298,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Statements whose names are their own."""
+    """A scope: names defined by its statements end with it."""
 
     comment: str
     body: tuple[Statement, ...]
@@ -316,13 +309,13 @@ Statement = Definition | Set | Accumulate | Store | Prefetch | Call | For | If |
 
 ALL = 0
 
-# Functions that all threads of a block call together. Those that reduce join values of theirs.
+# Device functions with a barrier, which all threads of a block must call. REDUCES combine values.
 REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster"})
 WAITS = REDUCES | {"sync_threads", "scan_x", "reduce_rows", "gates_made", "gates_ready"}
 
 
 def called(statement: Statement) -> str:
-    """The device function whose result a statement is, or nothing."""
+    """The device function that a statement calls, or nothing."""
     value = statement.value if isinstance(statement, Let | Set) else statement
     return value.function if isinstance(value, Call) else ""
 
@@ -338,7 +331,7 @@ def statements_in(statements: Iterable[Statement]) -> Iterator[Statement]:
 def rewritten(
     statements: Iterable[Statement], change: Callable[[Statement], Statement]
 ) -> tuple[Statement, ...]:
-    """The statements, each changed, its body before it."""
+    """The statements, each changed after the statements in its body."""
     made: list[Statement] = []
     for s in statements:
         if isinstance(s, For | Block):
@@ -355,13 +348,13 @@ _WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
 
 @cache
 def name_fields(kind: type) -> tuple[str, ...]:
-    """The fields of a node in which there may be names, besides the one that it defines."""
+    """The fields of a node that may contain names, without the name that it defines."""
     found = (f for f in fields(kind) if f.name != "name")
     return tuple(f.name for f in found if any(word in str(f.type) for word in _WITH_NAMES))
 
 
 def names_in(node: object) -> Iterator[str]:
-    """The names that a node reads or writes, without those in its body."""
+    """The names that a node reads or writes; its body does not count."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, Scalar):
@@ -381,7 +374,7 @@ Kind = TypingLiteral["input", "output", "scalar"]
 class Parameter:
     """A kernel argument: a tensor's address, or a number by value.
 
-    shared: another one is the same address.
+    shared: whether another parameter has the same address.
     """
 
     name: Name
@@ -392,10 +385,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds.
+    """One kernel: parameters, body, launch shape. work: the number of elements, for thresholds.
 
-    grid: blocks, those of a cluster along y. blocks: those that an SM is to hold at once, or 0.
-    checks: the op and the size behind each CheckedIndex, for the message if it fails.
+    grid: numbers of blocks; the blocks of a cluster are along y. blocks: how many blocks an SM must
+    hold at once, or 0. checks: the op and the size of each CheckedIndex, for its error message.
     """
 
     name: Name
@@ -414,12 +407,12 @@ class Kernel:
 
 # ---- text
 
-Marks = Mapping[int, str]  # by the id of a statement: what is wrong with it
+Marks = Mapping[int, str]  # {id of a statement: what is wrong with it}
 _HIDDEN = ("body", "otherwise", "comment")
 
 
 def statements_text(statements: Iterable[Statement], marks: Marks | None = None) -> str:
-    """The statements; a marked one has --> in front, and what is wrong with it behind."""
+    """The statements as text. A marked one has --> before it, and behind it what is wrong."""
     return "".join(line + "\n" for line in _lines(statements, marks or {}, ""))
 
 
@@ -434,7 +427,7 @@ def _lines(statements: Iterable[Statement], marks: Marks, pad: str) -> Iterator[
 
 
 def _call(node: object) -> str:
-    """A node as the call that makes it, without bodies, comments and fields at their defaults."""
+    """A node as the call that makes it, without bodies, comments and default fields."""
     if isinstance(node, tuple):
         return f"({', '.join(map(_call, node))})"
     if not is_dataclass(node) or isinstance(node, Scalar):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ScheduledFusion -> Kernel.
 
-A kernel is: block and thread loops (the root), then one nest of loops for each pass over the
-reduced axes, then what is left for each kept position:
+A kernel has block and thread loops (the root), then one nest of loops for each pass over the
+reduced axes, then the work that remains for each kept position:
 
     root:    i0 = blockIdx.x; t = threadIdx.x
     nest 0:  for s: load x; max = max(max, x)           reduce over the block
@@ -10,13 +10,13 @@ reduced axes, then what is left for each kept position:
     nest 2:  for s: store exp(x - max) / sum
     rows:    store what has only kept axes
 
-A scan is a loop of its own over the lanes of a step, before what reads it:
+A scan has its own loop over the lanes of a step, before the loop that reads it:
 
-    for s:  for v: a[v] = exp(x)      scan a over the block, from the carry on
+    for s:  for v: a[v] = exp(x)      then scan a over the block, from the carry on
             for v: store a[v]
 
-Values are pulled: a store asks for its operand at an index, that one for its own operands, back to
-loads. Each is put into the outermost scope that has the loop variables of its index.
+Values are pulled: a store asks for its operand at an index, that one for its own operands, and so
+on to the loads. Each value is put into the outermost scope with the loop variables of its index.
 """
 
 from __future__ import annotations
@@ -32,20 +32,10 @@ from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction
+from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.groups import Groups
-from thunder_fuser.lower.kernel import (
-    Array,
-    Block,
-    Call,
-    Coordinate,
-    Kernel,
-    Parameter,
-    Statement,
-    Words,
-    statements_in,
-)
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.passes import run_passes
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
@@ -54,11 +44,11 @@ from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
-MOST_STACK = 4 << 20  # bytes, of the 8 MiB that a thread has
+MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
 
 
-def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
-    """The kernel of a schedule; ScheduleError if it keeps more on chip than there is place for."""
+def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
+    """The kernel of a schedule; ScheduleError if it needs too much shared memory or stack."""
     is_cpu = scheduled.target.is_cpu
     kernel = verify_kernel(run_passes(unfinished(scheduled, name), is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
@@ -69,19 +59,20 @@ def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
     return kernel
 
 
-def stack_bytes(kernel: Kernel) -> int:
-    """The arrays of a thread on a CPU, all of which are on its stack."""
-    found = [one for one in statements_in(kernel.body) if isinstance(one, (Array, Words))]
-    return sum(one.count * one.dtype.bytes for one in found)
+def stack_bytes(kernel: nodes.Kernel) -> int:
+    """The bytes of a CPU thread's arrays, all of which are on its stack."""
+    inside = nodes.statements_in(kernel.body)
+    arrays = (one for one in inside if isinstance(one, nodes.Array | nodes.Words))
+    return sum(one.count * one.dtype.bytes for one in arrays)
 
 
-def unfinished(scheduled: ScheduledFusion, name: str) -> Kernel:
+def unfinished(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     """The kernel before its passes."""
     return _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
 
 
 class _Lowerer:
-    """Builds one kernel; `values` makes and finds values, `nests` loops over them."""
+    """Builds one kernel. `values` makes and finds values; `nests` writes loops over them."""
 
     def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
         self.ctx, self.part, self.demand, self.loops = ctx, ctx.part, ctx.demand, ctx.loops
@@ -90,19 +81,19 @@ class _Lowerer:
 
     # ---- the kernel
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> nodes.Kernel:
         tile = self.ctx.scheduled.tile
         body = self._root_body() if tile is None else self._phases(tile)
-        # Also of tensors that never reach memory: a reshape takes positions in them apart.
+        # Tensors that never reach memory count too: a reshape computes with positions in them.
         names = (*self.part.inputs, *self.part.producer)
         sizes = [prod(map(int, self.part.tensors[n].sizes)) for n in names]
         reach = [int(self.ctx.elements(n)) - 1 for n in self.part.global_tensors]
         work = prod(int(axis.extent.value) for axis in self.ctx.scheduled.axes)
-        # Past the last element, too: there a guard compares.
+        # Guards compare positions past the last element.
         beyond = [int(guard.value.hi) for guard in self.loops.guards]
         params = self.ctx.scheduled.params
         rows = ParallelType.CLUSTER if self.ctx.cluster > 1 else ParallelType.BIDY
-        return Kernel(
+        return nodes.Kernel(
             name,
             self._parameters(),
             tuple(body),
@@ -111,29 +102,29 @@ class _Lowerer:
             self.values.shared.bytes,
             max([*sizes, *reach, *beyond, work, self.values.largest_index]) > INT32_MAX,
             work,
-            # On a CPU what is vectorised is a size.
+            # A CPU's params contain a size, which must not be in the text.
             params.scheduler if self.ctx.is_cpu else str(params),
             self.ctx.cluster,
             params.blocks,
             tuple(self.values.checks),
         )
 
-    def _parameters(self) -> tuple[Parameter, ...]:
+    def _parameters(self) -> tuple[nodes.Parameter, ...]:
         shared = {name for pair in self.part.overwrites for name in pair}
-        tensors = self.part.tensors
-        inputs = [
-            Parameter(n, tensors[n].dtype.compute, "scalar")
-            if tensors[n].by_value
-            else Parameter(n, tensors[n].dtype, "input", n in shared)
-            for n in self.part.inputs
-        ]
-        outputs = (Parameter(n, tensors[n].dtype, "output", n in shared) for n in self.part.outputs)
-        return (*inputs, *outputs)
 
-    def _phases(self, tile: Tile) -> list[Statement]:
-        """Reads tiles, computes, writes tiles: each a body of its own, with barriers between."""
+        def parameter(name: str, kind: nodes.Kind) -> nodes.Parameter:
+            view = self.part.tensors[name]
+            if kind == "input" and view.by_value:
+                return nodes.Parameter(name, view.dtype.compute, "scalar")
+            return nodes.Parameter(name, view.dtype, kind, name in shared)
+
+        inputs = (parameter(name, "input") for name in self.part.inputs)
+        return (*inputs, *(parameter(name, "output") for name in self.part.outputs))
+
+    def _phases(self, tile: Tile) -> list[nodes.Statement]:
+        """The phases that read tiles, compute and write tiles, with barriers between them."""
         names = [*(p.name for p in tile.loads), *tile.stores]
-        body: list[Statement] = [
+        body: list[nodes.Statement] = [
             self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
             for n in names
         ]
@@ -141,14 +132,14 @@ class _Lowerer:
             lowerer = _Lowerer(one.ctx, one.put)
             for point, window in one.kept.items():
                 lowerer.values.buffers.keep(point, window)
-            body += [Call("sync_threads")] * (number > 0)
-            body.append(Block(one.what, lowerer._root_body()))
+            body += [nodes.Call("sync_threads")] * (number > 0)
+            body.append(nodes.Block(one.what, lowerer._root_body()))
             largest = lowerer.values.largest_index
             self.values.largest_index = max(self.values.largest_index, largest)
         return body
 
-    def _root_body(self) -> tuple[Statement, ...]:
-        """Coordinates, guards, and the nests inside them. The CPU walks blocks in a loop."""
+    def _root_body(self) -> tuple[nodes.Statement, ...]:
+        """Coordinates, guards, and the nests inside them. A CPU walks blocks in a loop."""
         ctx, loops = self.ctx, self.loops.loops
         blocks = [a for a in ctx.root_loops if not loops[a.name].is_const]
         outer = Scope(frozenset())
@@ -170,17 +161,18 @@ class _Lowerer:
         around = [(loops[a.name], a.extent, a.parallel) for a in blocks if ctx.is_cpu]
         return (*outer.statements, *loops_around(root.statements, around))
 
-    def _coordinate(self, axis: IterDomain) -> Coordinate:
-        """With its bound where guards are: all but the last step of a loop then need no test."""
+    def _coordinate(self, axis: IterDomain) -> nodes.Coordinate:
+        """A block's or thread's number. If there are guards it has its bound: with that the
+        compiler drops the tests of all steps of a loop but the last."""
         bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
-        return Coordinate(
+        return nodes.Coordinate(
             axis.parallel, axis.extent.value if bounded and axis.extent.is_known else None
         )
 
     # ---- rows that one block or cluster walks
 
     def _walk_rows(self, scope: Scope) -> None:
-        """The nests for every row of the block's or cluster's run, then the sums over them."""
+        """The nests for each row that the block or cluster walks, then the sums over the rows."""
         ctx, variables = self.ctx, self.loops.loops
         for name in ctx.carried:
             self.sums.declare(scope, name)
@@ -198,9 +190,8 @@ class _Lowerer:
             self._store_sums(scope)
 
     def _rows_of_block(self, scope: Scope, axis: IterDomain) -> Scalar:
-        """How many rows a block walks. All its threads stop at the last one, if they have one row.
-
-        Threads that have several rows at once go on in step, and mask those behind the last.
+        """The number of rows that a block walks. It stops at the last row if all its threads work
+        on one row. Threads on several rows go on together, and mask the rows behind the last.
         """
         extent, variable = axis.extent, self.loops.loops[axis.name]
         if self.ctx.threads[1] > 1:
@@ -213,7 +204,7 @@ class _Lowerer:
         return extent
 
     def _store_sums(self, scope: Scope) -> None:
-        """Joins the sums of threads that walked other rows; the first of them stores."""
+        """Combines the sums of threads that walked different rows; the first of them stores."""
         rows = [a for a in self.ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
         for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
             scope.put(self.sums.join_threads(name, "y"))
@@ -256,7 +247,7 @@ class _Lowerer:
         plain, looked_up = row_loads(ctx) if number == 0 else ([], [])
         self.values.put_all(plain, scope)
         if self.loops.edge is not None and number == 0 and self.values.buffers.keeps_vectors:
-            # All steps' loads before the first one's work: behind its branches they would wait.
+            # The loads of all steps come first: behind the first step's branches they would wait.
             self.nests.put(scope, Work())
         self.nests.put(scope, Work(reductions, results))
         self.values.put_all(looked_up, scope)
@@ -264,7 +255,7 @@ class _Lowerer:
             self.sums.reduce_block(scope, name)
 
     def _rows(self, scope: Scope, count: int) -> None:
-        """Stores results that have only kept axes, by one thread of those that share them."""
+        """Stores results that have only kept axes. One of the threads that share a result does."""
         names = [
             name
             for name, point in self.demand.results.items()
@@ -272,25 +263,25 @@ class _Lowerer:
         ]
         if names:
             self.values.buffers.nest = count
-            # Equal values may be stored twice, but not where they are computed from.
+            # All blocks of a cluster may store equal values, but not over the values' own operands.
             first = self.ctx.first_thread(of_cluster=bool(self.part.overwrites))
             self.nests.put_rows(scope, names, conjunction([self.guards.row_condition, first]))
 
 
-# ---- what a row reads for itself
+# ---- early loads of rows
 
 
 def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
-    """The elements of inputs that only results of rows read: at known places, at looked-up ones.
+    """The input elements that only a row's results read: (at known places, at looked-up places).
 
-    They are on their way while reductions wait. A row of cross entropy ends with its target's
-    element. Asked for where it is used, after the last reduction, it would be waited for twice
-    there, first for its place and then for itself:
+    They are loaded early, so that the loads run while reductions wait. A row of cross entropy ends
+    with its target's element. Loaded where it is used, after the last reduction, it would cost two
+    waits, one for its place and one for itself:
 
     T1_e = ld(T1, i)                       before the first pass, which waits for memory anyway
     for s: load x; max = max(max, x)
-    T9_x = checked_index(T1_e, 50257)      what is at a looked-up place: before the reduction over
-    T0_e = ld(T0, T9_x + i * 50257)        the block, behind the loads of the pass
+    T9_x = checked_index(T1_e, 50257)      a looked-up place: behind the loads of the pass, but
+    T0_e = ld(T0, T9_x + i * 50257)        before the reduction over the block
     max = reduce(max)
     """
     demand, part = ctx.demand, ctx.part
@@ -306,7 +297,7 @@ def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
 
 
 def _is_late(ctx: Context, element: Scalar) -> bool:
-    """True if a place is made of a reduction, such as that of a maximum."""
+    """True if a place depends on a reduction, such as the position of a maximum."""
     names, seen = [str(element.args[0])], set[str]()
     while names:
         name = names.pop()
@@ -325,9 +316,9 @@ def _is_late(ctx: Context, element: Scalar) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a kernel whose tensors cross a tile in shared memory, with loops of its own.
+    """One phase of a kernel that transposes tiles in shared memory. It has its own loops.
 
-    It finds points in tiles (kept), and puts results there.
+    kept: the points that it reads from tiles. put: the results that it writes to tiles.
     """
 
     what: str
@@ -337,7 +328,7 @@ class Phase:
 
 
 def phases(compute: Context, tile: Tile) -> list[Phase]:
-    """What is read, computed and written, in that order.
+    """The phases: read, compute and write. The first and the last are there if tiles need them.
 
     read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
     compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
@@ -359,7 +350,7 @@ def phases(compute: Context, tile: Tile) -> list[Phase]:
 
 
 def _moving(scheduled: ScheduledFusion, tile: Tile, points: tuple[Point, ...]) -> Context:
-    """A phase that only moves these points, in the tile's own loops."""
+    """The context of a phase that only moves these points, in the tile's own loops."""
     ctx = Context(replace(scheduled, transforms=tile.transforms))
     moved = {point.name: ctx.at_loops(point) for point in points}
     level = dict.fromkeys(moved.values(), 0)

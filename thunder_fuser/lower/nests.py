@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over the reduced axes: its loops, and at each step what it reduces, scans and stores.
+"""Writes one pass over the reduced axes: loops, and at each step reductions, scans and stores.
 
 for s: for v: T3 += T1_v[v];  stv<8>(T2, ..., T2_o)         Work(reductions=(T3,), results=(T2,))
 
-A result is stored wide, after the lanes, where positions allow it, else by each lane. One that
-crosses a tile goes to the tile's array; another phase writes it to memory.
+If positions allow it, one vector store after the lanes stores a result, else each lane stores its
+element. A result that crosses a tile goes to the tile's array; another phase writes it to memory.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from thunder_fuser.schedule.loop_index import Edge
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a pass does: the reductions that it adds to, and the results that it stores."""
+    """The work of a pass: the reductions that it accumulates, and the results that it stores."""
 
     reductions: Sequence[str] = ()
     results: Sequence[str] = ()
 
 
 class Nests:
-    """Writes the nests of one kernel; `values` makes and finds what they compute.
+    """Writes the nests of one kernel; `values` makes and finds the values in them.
 
-    tiles: the results that go to shared memory, where another phase finds them.
+    tiles: the results that go to shared memory, from which another phase reads them.
     """
 
     def __init__(self, ctx: Context, tiles: Mapping[str, Window]) -> None:
@@ -48,7 +48,7 @@ class Nests:
     # ---- loops
 
     def put(self, scope: Scope, work: Work) -> None:
-        """The guards and loops of one pass, with its work inside."""
+        """Writes the guards and loops of one pass, with its work inside."""
         with self.guards.inside():
             inner = scope
             for guard in self.guards.ready(scope):
@@ -69,7 +69,7 @@ class Nests:
                 if self.ctx.is_cpu and guard.only_shortens(variable):
                     extent = self.guards.clip(inner, guard, variable, extent)
                 elif axis.parallel is ParallelType.UNROLL or self.ctx.part.scans:
-                    # Not skipped: without branches all steps' loads are under way at once.
+                    # Clamped, not skipped: without branches the loads of all steps overlap.
                     self.guards.clamp(inner, guard)
                 else:
                     guarded = self.guards.enter(guarded, guard, axis)
@@ -79,7 +79,7 @@ class Nests:
         scope.put(nodes.For(str(variable), extent, parallel, tuple(inner.statements)))
 
     def _lanes(self, scope: Scope, work: Work) -> None:
-        """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
+        """The work of one step: vector loads, a loop over the lanes, vector stores."""
         for expr in self.ctx.part.scans:
             self._scan(scope, expr.outputs[0])
         edge = self.ctx.loops.edge
@@ -95,7 +95,7 @@ class Nests:
             self.values.fill_vectors(scope)
 
     def _edge_lanes(self, scope: Scope, edge: Edge, work: Work) -> None:
-        """The same work twice: for steps that lie within a row, and for those at its ends.
+        """Writes the work twice: for steps that lie within a row, and for those at its ends.
 
         if (0 <= i1 && i1 + 7 < 4095) { for v: sum += x[v];  stv<8>(T1, ...); }
         else                          { for v: if (0 <= i1 + v && i1 + v < 4095) { ... } }
@@ -113,13 +113,13 @@ class Nests:
         scope.put(nodes.If(whole_step(ctx, edge), whole, (ends,)))
 
     def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
-        """The block of the lane loop and its extent, clipped where the last one is partial."""
+        """The scope of the lane loop and its extent, clipped if the last vector is partial."""
         assert self.ctx.lane is not None
         lane, extent = self.ctx.lane_symbol, self.ctx.lane.extent
         inner = scope.child(str(lane))
         with self.guards.inside():
             for guard in self.guards.ready(inner):
-                # Guards of threads alone are of reduced axes: nests are inside, rows need none.
+                # Other guards are of reduced axes: nests are inside them, and rows need none.
                 if guard.value.symbols & lane.symbols:
                     assert self.ctx.is_cpu and guard.only_shortens(lane)
                     extent = self.guards.clip(inner, guard, lane, extent)
@@ -128,7 +128,7 @@ class Nests:
     # ---- work
 
     def _scan(self, scope: Scope, name: str) -> None:
-        """One scan's elements of one step; afterwards each lane can read its own."""
+        """Computes a scan's elements of one step. Behind it each lane can read its own."""
         ctx = self.ctx
         inner, extent = (scope, const(1)) if ctx.lane is None else self._lane_scope(scope)
         value = self.values.get(ctx.demand.operands[name], inner)
@@ -199,9 +199,9 @@ class Nests:
         return [self._into_tile(store) if tile else store]
 
     def _into_tile(self, store: nodes.Store) -> nodes.Statement:
-        """Skips where a thread would take another's place in the tile.
+        """The store to a tile, skipped where a clamped thread would write another thread's place.
 
-        A place of its own may hold anything outside the tensors: nobody asks for it.
+        Outside the tensors a thread may write anything to its own place, because it is never read.
         """
         clamped = {str(guard.variable) for guard in self.ctx.loops.guards}
         put = replace(store, condition=nodes.TRUE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> Kernel: what follows from a whole kernel, in the order of the lists below.
+"""Kernel -> Kernel: the passes that need a whole kernel, in the order of the lists below.
 
-A GPU's loops reduce into variables of a thread, which the threads then join; a CPU's compiler is
-told what its simd loops reduce into. Between passes a kernel is legal (lower/verify.py).
+On a GPU each thread reduces into its own variables, and the threads then combine them. On a CPU the
+compiler is told what simd loops reduce into. Between passes a kernel is legal (lower/verify.py).
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from thunder_fuser.lower.branches import branch_at_choices
 from thunder_fuser.lower.scope import SharedMemory
 from thunder_fuser.lower.size_arguments import SHORT_LOOP
 
-EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y"}  # the axis of the threads that do
-SEVERAL = 4  # turns of a loop of unknown length
+# {device function: the axis of the threads that exchange values in it}
+EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y"}
+SEVERAL = 4  # the unroll factor of a loop of unknown length
 REGISTERS = 1 << 16  # of an SM, which its threads share
-MOST_REGISTERS = 128  # of a thread, for what its loads bring
+MOST_REGISTERS = 128  # of a thread, for the values that it loads
 
 
 def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
-    """Declares shared memory for what threads exchange when they reduce or scan, and passes it.
+    """Declares the shared memory in which threads exchange values, and passes it to the calls.
 
     T8 = reduce_x<Sum, 128, 2>(T8)  ->  const Shared<float> scratch_f32(0, 8);  first in the kernel
                                         T8 = reduce_x<Sum, 128, 2>(T8, scratch_f32)
 
-    Calls of one type and axis share it, for each begins with a barrier. It lies behind the arrays
-    that the kernel has.
+    Calls of one type and axis share it, because each begins with a barrier. It is placed behind the
+    kernel's other arrays.
     """
     shared, found = SharedMemory(kernel.smem_bytes), dict[tuple[DataType, str], nodes.Array]()
 
@@ -57,7 +58,8 @@ def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
 
 
 def _exchanged(call: nodes.Call) -> int:
-    """Elements of all threads along y, as each adds its own; along x one a warp, if several."""
+    """The number of elements: along y all elements of all threads; along x one for each warp, and
+    none for a single warp."""
     _, x, y, *count = (int(n) if isinstance(n, int) else 0 for n in call.template)
     if EXCHANGES[call.function] == "y":
         return x * y * count[0]
@@ -65,22 +67,22 @@ def _exchanged(call: nodes.Call) -> int:
 
 
 def unroll(kernel: nodes.Kernel) -> nodes.Kernel:
-    """Gives every loop of a GPU the number of turns that are written as one.
+    """Gives every loop of a GPU an unroll factor.
 
-    for (j_o_o < 4) { T8 += ...; }      ->   #pragma unroll      a short loop: all of them
-    for (j_o_o < size0) { T8 += ...; }  ->   #pragma unroll 4    their loads are under way together
+    for (j_o_o < 4) { T8 += ...; }      ->   #pragma unroll      a short loop: all iterations
+    for (j_o_o < size0) { T8 += ...; }  ->   #pragma unroll 4    the loads of four overlap
                                              #pragma unroll 2    if more would not fit in registers
-    for (i < 64) { ...; reduce_x; }     ->   #pragma unroll 1    threads wait for each other in it
+    for (i < 64) { ...; reduce_x; }     ->   #pragma unroll 1    it has a barrier
     """
 
     def change(s: nodes.Statement) -> nodes.Statement:
-        return replace(s, unroll=_turns(s, registers)) if isinstance(s, nodes.For) else s
+        return replace(s, unroll=_factor(s, registers)) if isinstance(s, nodes.For) else s
 
     registers = min(REGISTERS // prod(kernel.threads), MOST_REGISTERS)
     return replace(kernel, body=nodes.rewritten(kernel.body, change))
 
 
-def _turns(loop: nodes.For, registers: int) -> int:
+def _factor(loop: nodes.For, registers: int) -> int:
     if loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE):
         return nodes.ALL
     if _reduces(loop.body):
@@ -91,7 +93,7 @@ def _turns(loop: nodes.For, registers: int) -> int:
 
 
 def _loaded(statements: tuple[nodes.Statement, ...]) -> int:
-    """Registers of four bytes for what a turn loads; of two branches, for the larger."""
+    """The registers (of four bytes) that an iteration loads; of two branches the larger counts."""
     total = 0
     for s in statements:
         if isinstance(s, nodes.Let) and isinstance(s.value, nodes.Load):
@@ -112,13 +114,13 @@ def _reduces(statements: tuple[nodes.Statement, ...]) -> bool:
 
 
 def collect_accumulators(kernel: nodes.Kernel) -> nodes.Kernel:
-    """Lists in each simd loop of a CPU what it reduces into: its compiler may then reorder sums.
+    """Lists in each simd loop of a CPU what it reduces into, so that the compiler may reorder sums.
 
     double T8_a = 0.0;                       double T8_a = 0.0;
     for (j) { T8_a += ...; }            ->   #pragma omp simd reduction(sum_f64 : T8_a)
                                              for (j) { T8_a += ...; }
 
-    A stream, whose order is kept, gets the values of a piece of the loop at a time
+    A stream, which keeps the order, gets the values of one piece of the loop after the other
     (codegen/cpu.py).
     """
     inside = list(nodes.statements_in(kernel.body))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested blocks of statements. A value is put into the outermost block that has all it needs."""
+"""Nested blocks of statements. A value is put into the outermost block with all that it needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.kernel import Array, For, Let, Operand, Statement, Words
 
-# A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
+# Pseudo symbols. A value that depends on one stays inside the loop over blocks (accumulators and
+# persistent arrays do), or inside the loop over a block's rows, if it has one.
 ROOT = "@root"
-ROW = "@row"  # likewise inside the loop over a block's rows, if it has one
+ROW = "@row"
 
 Needs = frozenset[str]  # the symbols that a value depends on
 Found = tuple[Operand, Needs]
@@ -23,21 +24,21 @@ NONE: Needs = frozenset()
 
 @dataclass
 class Scope:
-    """One block: its statements so far, the symbols in force, and the values it holds."""
+    """One block: its statements so far, the symbols defined in it, and the values it holds."""
 
     symbols: frozenset[str]
     parent: Scope | None = None
     statements: list[Statement] = field(default_factory=list)
     values: dict[Hashable, Found] = field(default_factory=dict)
     definitions: dict[str, Let | Words] = field(default_factory=dict)
-    condition: Scalar | None = None  # of the If this block is the body of
+    condition: Scalar | None = None  # if this block is the body of an If: the If's
 
     def child(self, *symbols: str) -> Scope:
-        """A block inside this one, with more symbols."""
+        """A new block inside this one, with more symbols."""
         return Scope(self.symbols | frozenset(symbols), self)
 
     def find(self, key: Hashable) -> Found | None:
-        """A value held here or further out, with the symbols it depends on."""
+        """A value held here or in an enclosing block, with the symbols it depends on."""
         return next((s.values[key] for s in self._outwards() if key in s.values), None)
 
     def _outwards(self) -> Iterator[Scope]:
@@ -54,17 +55,17 @@ class Scope:
         return scope
 
     def put(self, statement: Statement, needs: Needs | None = None) -> None:
-        """Adds a statement, if `needs` are given to the outermost block that has them."""
+        """Adds a statement: here, or if `needs` are given, to the outermost block with them."""
         scope = self if needs is None else self.home(needs)
         scope.statements.append(statement)
 
     def keep(self, key: Hashable, found: Found) -> Found:
-        """Lets a value be found under a key, wherever what it depends on is in force."""
+        """Stores a value under a key in the outermost block with the symbols it depends on."""
         self.home(found[1]).values[key] = found
         return found
 
     def define(self, value: Let | Words, needs: Needs) -> Found:
-        """Puts a definition into its home, unless it is there: its name, and what it depends on.
+        """Puts a definition into its home unless it is there. Returns (its name, its needs).
 
         VerifyError if the name has another definition there.
         """
@@ -114,13 +115,13 @@ class Names:
 
 
 class SharedMemory:
-    """A block's shared memory: the arrays of one kernel, laid out one behind the other."""
+    """The shared memory of a block, in which the arrays of a kernel are placed in a row."""
 
     def __init__(self, taken: int = 0) -> None:
         self.bytes = taken
 
     def array(self, name: str, dtype: DataType, count: int) -> Array:
-        """An array behind those there are, aligned for the widest vector."""
+        """A new array behind the others, aligned for the widest vector."""
         offset = -(-self.bytes // 16) * 16
         self.bytes = offset + count * dtype.bytes
         return Array(name, dtype, count, shared_offset=offset)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sizes a kernel's text has, and which are its arguments.
+"""Decides which sizes are constants in a kernel's text, and which are its arguments.
 
-A schedule was made for the sizes of a call. What its text must know of them is how often a loop
-runs that is unrolled or vectorised, or whose steps number an array; and which extents a split does
-not divide, as there is a guard. Everything else, extents in guards and indices, strides and
-divisors, becomes `Sized` numbers (ir/size_symbols.py), which the text does not mention:
+A schedule was made for the sizes of a call. The text needs the lengths of loops that are unrolled
+or vectorised, or whose steps index an array. It also needs to know which extents a split does not
+divide, because these have a guard. Everything else (extents in guards and indices, strides,
+divisors) becomes `Sized` numbers (ir/size_symbols.py), which the text does not contain:
 
     relu of [4096, 8192]:     blocks walk all elements                  nothing
     softmax of [4096, 8192]:  8 steps of 128 threads by 8 elements      8
@@ -29,11 +29,11 @@ from thunder_fuser.schedule.axes import row_shift
 from thunder_fuser.schedule.loop_index import runs_loop
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
-# Serial loops of a GPU up to this length are unrolled whole. Longer ones, which walk memory, are
-# not: ptxas would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064
-# bytes of stack in sm_90a code, NVRTC 13.0).
+# A GPU's serial loops up to this length are unrolled whole. Longer ones, which walk memory, are
+# not: ptxas would keep the loads of several nests in registers, and spill (softmax of f32
+# [2048, 131072]: 2064 bytes of stack in sm_90a code, NVRTC 13.0).
 SHORT_LOOP = 8
-SHORT_LANES = 64  # likewise, on a CPU, of vector loops
+SHORT_LANES = 64  # a CPU's vector loops up to this length have it as a constant
 
 
 def with_free_sizes(scheduled: ScheduledFusion) -> ScheduledFusion:
@@ -55,7 +55,7 @@ def with_free_sizes(scheduled: ScheduledFusion) -> ScheduledFusion:
 
 
 def loops_of(scheduled: ScheduledFusion) -> Domain:
-    """The loops of a kernel, with a plain number as the extent of each that has a known length."""
+    """The loops of a kernel. If the text must know a loop's length, it is a plain number."""
     return tuple(
         replace(axis, extent=const(int(axis.extent.value)))
         if _has_a_length(scheduled, axis)
@@ -65,7 +65,7 @@ def loops_of(scheduled: ScheduledFusion) -> Domain:
 
 
 def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
-    """True if a thread walks the axis in a loop whose length its code must know."""
+    """True if a thread walks the axis in a loop whose length the text must know."""
     if axis.parallel.is_block:
         return axis.parallel is ParallelType.CLUSTER
     if axis.parallel.is_thread or axis.parallel is ParallelType.UNROLL:
@@ -81,7 +81,7 @@ def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
 
 
 def _transform(scheduled: ScheduledFusion, free: Part, made: Transform) -> Transform:
-    """The same one; the length of a run of partial results, and a shift, follow from the sizes."""
+    """The transform with Sized numbers: the length of a run of partial results, or a shift."""
     if not isinstance(made, Split):
         return made
     if made.shift is not None:
@@ -95,7 +95,7 @@ def _transform(scheduled: ScheduledFusion, free: Part, made: Transform) -> Trans
 
 
 def _sizes(part: Part) -> dict[str, int]:
-    """The size of every axis class. A reshape relates them: [i0, i1] -> [i2] makes i2 n0*n1."""
+    """The size of every axis class. Reshapes relate them: after [i0, i1] -> [i2], i2 has n0*n1."""
     parts, cut = _products(part), _cut(part)
 
     def size(name: str) -> int:
@@ -108,9 +108,8 @@ def _sizes(part: Part) -> dict[str, int]:
 
 
 def _cut(part: Part) -> set[str]:
-    """Last axes that are sliced or padded: their places are numbers in the text in any case.
-
-    What is chosen by them, as the halves of a rotary embedding, is then known to the compiler.
+    """Last axes that are sliced or padded. Their sizes stay constants, since places in them are
+    constants too. So the compiler knows what they select, as the halves of a rotary embedding.
     """
     found: set[str] = set()
     for expr in part.exprs:
@@ -123,7 +122,7 @@ def _cut(part: Part) -> set[str]:
 
 
 def _products(part: Part) -> dict[str, tuple[str, ...]]:
-    """The axes whose product an axis is, by the reshapes of the part."""
+    """{axis: the axes whose product it is, by the reshapes of the part}"""
     found: dict[str, tuple[str, ...]] = {}
     for expr in part.exprs:
         for whole, pieces in _reshaped(part, expr) if expr.op == "reshape" else ():
@@ -133,7 +132,7 @@ def _products(part: Part) -> dict[str, tuple[str, ...]]:
 
 
 def _reshaped(part: Part, expr: OpRecord) -> list[tuple[str, tuple[str, ...]]]:
-    """Groups of axes with equal products where one side is a single axis: (it, the others).
+    """Groups of axes with equal products, one side of which is a single axis: (it, the others).
 
     [4, 6, 5] -> [24, 5]:  [(i3, (i0, i1)), (i4, (i2,))]
     """
@@ -149,7 +148,7 @@ def _reshaped(part: Part, expr: OpRecord) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _pieces(names: tuple[str, ...], parts: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """The axes, and all that they are products of."""
+    """The axes, and all axes of which they are products."""
     return set(names).union(*(_pieces(parts.get(name, ()), parts) for name in names))
 
 
@@ -168,7 +167,7 @@ def _view(part: Part, view: TensorView, sizes: Mapping[str, int]) -> TensorView:
 
 
 def _strides(part: Part, view: TensorView) -> tuple[int, ...]:
-    """Strides as products of the sizes that lie below them; others are sizes of their own.
+    """Strides as products of the faster axes' sizes; a stride that is none gets its own symbol.
 
     [n0, 4, n2], row-major: (4*n2, n2, 1);  with rows of 100 for 96: (4*T0_s1, T0_s1, 1)
     """
@@ -190,7 +189,8 @@ def _strides(part: Part, view: TensorView) -> tuple[int, ...]:
 
 
 def _points(part: Part, free: Part, scheduled: ScheduledFusion) -> Mapping[Point, Point]:
-    """The schedule's points -> the same ones with Sized numbers: both are found in one order."""
+    """{point of the schedule: the same point with Sized numbers}; both parts list them in the same
+    order."""
     wanted = [one.point for one in scheduled.persistent]
     wanted += scheduled.tile.loads if scheduled.tile else ()
     plain = all(at.op == "sym" or at is const(0) for point in wanted for at in point.index)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points -> values in a kernel: loads, math, and persistent buffers filled once and read again.
+"""Points -> values in a kernel: loads, math, and persistent buffers that are filled and read.
 
-A place that a tensor of indices holds is checked, and then a variable:
+An index that a tensor holds is checked, and put into a variable:
 
 64*T1[i] + j   ->   const i32 T1_x = checked_index(T1_e, 50);   64*T1_x + j
 """
@@ -29,13 +29,13 @@ from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, Sh
 from thunder_fuser.schedule.axes import is_vector
 
 DOUBLE = DataType.Double
-MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
-# Bytes of the elements whose next row a block asks for while it is at one. Norm backward of bf16:
-# 69 to 79 % of clone without, 79 to 92 % with; of f32, with vectors twice as long, 88 and 93 %
-# without, 76 and 86 % with (H200).
-ASKED_AHEAD = 2
+MOST_WORDS = 16384  # random words made in advance: they are on a thread's stack
+# A block prefetches its next row if elements have at most so many bytes. Norm backward of bf16
+# reaches 69 to 79 % of clone without and 79 to 92 % with it; that of f32, with vectors twice as
+# long, 88 and 93 % without, 76 and 86 % with it (H200).
+PREFETCHED_BYTES = 2
 
-DIVISIONS = ("truediv", "div")  # of floats both are the same
+DIVISIONS = ("truediv", "div")  # the same for floats
 LARGEST_COUNT = 2**31 - 1
 
 Operands = tuple[nodes.Operand, ...]
@@ -45,8 +45,9 @@ Types = tuple[DataType, ...]
 class Values:
     """Makes and finds the values of one kernel.
 
-    checks: what an index is of, and its size -> its number. largest_index: of numbers made by index
-    arithmetic. rows_kept: the reductions of a group's rows that are in arrays, an element each.
+    checks: {(text of the op that reads by an index, size of the axis): number of the check}.
+    largest_index: of numbers made by index arithmetic. rows_kept: the reductions of a group's rows
+    that are in arrays, an element for each row.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -62,23 +63,23 @@ class Values:
 
     def get(self, point: Point, scope: Scope) -> nodes.Operand:
         """The value of a point, made where it is first needed."""
-        # One by one: a chain of hundreds of operations would be too deep for Python's stack.
+        # Not by recursion: a chain of hundreds of operations is too deep for Python's stack.
         for missing in self._missing(point, scope):
             self._get(missing, scope)
         return self._get(point, scope)[0]
 
     def put_all(self, points: Iterable[Point], scope: Scope) -> None:
-        """Makes the values of points, to be found where they are used."""
+        """Makes the values of points, which later work finds."""
         for point in points:
             self.get(point, scope)
 
     def fill_vectors(self, scope: Scope) -> None:
-        """Loads a step of the inputs that are kept in whole vectors."""
+        """Loads the current step of the inputs that are kept in whole vectors."""
         for point in self.buffers.unfilled(vector=True):
             self._load(point, scope)
 
     def _missing(self, point: Point, scope: Scope) -> list[Point]:
-        """The points to be made for one point, each after those that it reads."""
+        """The points that must be made for one point, each after those that it reads."""
         demand, order = self.ctx.demand, dict[Point, None]()
         stack = [(point, False)]
         while stack:
@@ -105,7 +106,7 @@ class Values:
         return scope.keep(point, found)
 
     def _joined(self, point: Point, scope: Scope) -> Found:
-        """The result of a reduction whose nest is done, or a scan's element of this step."""
+        """The result of a reduction whose nest is done, or a scan's element in this step."""
         ctx, name = self.ctx, point.name
         if ctx.part.producer[name].row.kind is OpKind.SCAN:
             value, needs = ctx.scanned(name), point.symbols | ctx.lane_symbol.symbols | {ROOT}
@@ -120,19 +121,19 @@ class Values:
         return self._put(point, ctx.part.producer[name], cast, needs, scope)
 
     def _needs(self, name: str) -> Needs:
-        """What the result of a reduction depends on."""
+        """The symbols on which the result of a reduction depends."""
         ctx = self.ctx
         if name in ctx.carried:
             return ctx.slot.symbols | {ROOT}
         needs = frozenset([ctx.home]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
         if set(ctx.scheduled.rows).isdisjoint(ctx.part.axes(name)):
             return needs
-        return needs | ctx.group_step.symbols  # stays in the loop over a group's rows
+        return needs | ctx.group_step.symbols  # it stays in the loop over a group's rows
 
     # ---- positions
 
     def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, Needs]:
-        """A position or condition with each element in a variable, and what it depends on."""
+        """(A position or condition with looked-up elements as variables, its needs)."""
         needs, names = at.symbols, dict[Scalar, Scalar]()
         for one in sorted(at.elements, key=lambda element: element.sort_key):
             found = scope.find(one) or scope.keep(one, self._checked(one, scope))
@@ -141,7 +142,7 @@ class Values:
         return at.with_elements(names), needs
 
     def _checked(self, element: Scalar, scope: Scope) -> Found:
-        """The variable with an element, checked where it is made."""
+        """The variable with a looked-up element, which is checked where the variable is defined."""
         tensor, (condition, *index) = str(element.args[0]), element.parts
         operand, needs = self._get(Point(tensor, tuple(index), condition), scope)
         text, size = record_text(self._reader(element)), int(element.hi) + 1
@@ -151,19 +152,19 @@ class Values:
         return scope.define(nodes.Let(name, None, value, comment=text), needs)
 
     def _reader(self, element: Scalar) -> OpRecord:
-        """The op that reads through an element; of several alike, the first."""
+        """The op that reads at an element as the index; the first, if there are several."""
         part = self.ctx.part
         for expr in part.exprs:
             if expr.row.kind is OpKind.INDEX and element.args[0] in expr.inputs:
                 sizes = part.tensors[str(expr.inputs[expr.row.source])].sizes
                 if sizes[indexed_axis(expr, len(sizes))] == element.args[1]:
                     return expr
-        raise ValueError(f"{element}: no op of the part reads through it")
+        raise ValueError(f"{element}: no op of the part reads at it")
 
     def _access(
         self, position: Scalar, condition: Scalar, scope: Scope
     ) -> tuple[Scalar, Scalar, Needs]:
-        """`_place` for both parts of an access, and what they depend on together."""
+        """`_place` for both parts of an access, and the needs of both together."""
         position, needs = self._place(position, scope)
         condition, more = self._place(condition, scope)
         return position, condition, needs | more
@@ -190,7 +191,7 @@ class Values:
         return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
-        """A number passed to the kernel; narrow floats come as float, which C can pass."""
+        """A number that is a kernel's argument. Narrow floats are passed as float."""
         view = self.ctx.part.tensors[point.name]
         if not view.dtype.is_narrow:
             return view.name, NONE
@@ -203,7 +204,8 @@ class Values:
         return nodes.Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
 
     def _every_second(self, point: Point, position: Scalar, scope: Scope) -> Found | None:
-        """The lanes' elements of a vector twice as long, which both halves of pairs share.
+        """Every second element as one lane of a vector twice as long. The lanes of even and of odd
+        elements share that vector's load.
 
         T0[16*i + 2*v + 1], v in [0, 8)  ->  lane 2*v + 1 of the 16 elements from 16*i on
         """
@@ -224,7 +226,7 @@ class Values:
         return nodes.Lane(name, None, lane * 2 + place), needs | lane.symbols
 
     def _ring(self, point: Point, position: Scalar) -> nodes.RingLoad | None:
-        """One load for all lanes, if they walk on in a row whose end they may pass.
+        """One load for all lanes, if they walk a row and may go on at its beginning.
 
         T1[(8*i + v) % 4095]  ->  8 elements from (8*i) % 4095 on
         """
@@ -246,12 +248,12 @@ class Values:
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         base, condition, needs = self._access(position - ctx.lane_symbol, point.condition, scope)
-        # Past the end of a row is another row, which the lanes' work leaves out.
+        # Past the end of a row comes another row, which the lanes' work ignores.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
         load = nodes.Load(
             view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1]
         )
-        if ctx.row_loops and self.buffers.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
+        if ctx.row_loops and self.buffers.nest == 0 and view.dtype.bytes <= PREFETCHED_BYTES:
             self._prefetch(view.name, base, scope.home(needs))
         kept = self.buffers.load_into(point, load, needs, scope)
         if kept is not None:
@@ -262,7 +264,7 @@ class Values:
         return self._lane_of(vector)
 
     def _prefetch(self, name: str, position: Scalar, scope: Scope) -> None:
-        """Asks for the same vector of the next row that the block walks."""
+        """Prefetches the same vector of the block's next row."""
         following, condition = self.ctx.next_row(position)
         key = ("prefetch", name, following)
         if following is not position and scope.find(key) is None:
@@ -274,7 +276,7 @@ class Values:
     def _compute(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         kind = expr.row.kind
         if kind is OpKind.INDEX:
-            # Also where the place does not matter, as in an expanded source, the index is checked.
+            # The index is checked even if the place does not matter, as in an expanded source.
             at = index_element(expr, point.index, point.condition, self.ctx.part.tensors)
             self._place(at, scope)
             return self._get(self.ctx.demand.reads[point][-1], scope)
@@ -289,7 +291,7 @@ class Values:
     def _put(
         self, point: Point, expr: OpRecord, value: nodes.Value, needs: Needs, scope: Scope
     ) -> Found:
-        """A variable for the value of a point; expr: what the comment says that it is."""
+        """Defines a variable for the value of a point. expr: for the comment."""
         name, dtype = self.name(self.ctx.local(point.name), point), self.ctx.dtype_of(point.name)
         return scope.define(nodes.Let(name, dtype, value, comment=sizeless_text(expr)), needs)
 
@@ -316,19 +318,18 @@ class Values:
         return self._put(point, expr, value, needs, scope)
 
     def _shares_divisor(self, point: Point, expr: OpRecord, types: Types) -> bool:
-        """True for element / row value in Float, as in softmax, on a GPU; repeatable, for a / b.
-
-        There a division is some ten instructions, and has a branch.
+        """True on a GPU for element / row value in Float, as in softmax; with the option repeatable
+        for every a / b. A GPU's division has some ten instructions and a branch.
         """
         ctx, (dividend, divisor) = self.ctx, expr.inputs
         if ctx.is_cpu or isinstance(divisor, Literal) or set(types) != {DataType.Float}:
             return False
-        if ctx.repeatable:  # the same for all, wherever the divisor lies
+        if ctx.repeatable:  # so the bits do not depend on where the divisor is computed
             return not isinstance(dividend, Literal)
         return ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
 
     def _shared_divisor(self, point: Point, scope: Scope) -> str:
-        """The variable with what all quotients by a row value share, made once a row.
+        """The variable with a row value's reciprocal and scale, computed once a row.
 
         T8 = T6 / T7, T7 a row value  ->  T7_d = divisor(T7);  T8 = quotient(T6, T7_d)
         """
@@ -342,14 +343,14 @@ class Values:
     def _by_count(
         self, point: Point, expr: OpRecord, x: nodes.Operand, scope: Scope
     ) -> tuple[nodes.Math | nodes.Call, str]:
-        """x divided by a number that the launch passes, and the variable it is made with.
+        """(x divided by a count that is a kernel's argument, the name of the divisor's variable).
 
         A mean of 1024 rows:  T9 = T8 / 1024.0  ->  T9_by = (float) size0;  T9 = T8 / T9_by
         on a GPU                                ->  T9_by = divisor(size0); T9 = quotient(T8, T9_by)
 
-        On a GPU a Float is multiplied (`quotient`): a division has a call in it, beside which the
-        rows of a norm's backward do not stay in registers. Elsewhere a power of two multiplies by
-        its reciprocal, where it divides each element.
+        A GPU multiplies in Float (`quotient`): a division contains a call, because of which the
+        rows of a norm's backward would not stay in registers. Otherwise, if the count is a power of
+        two and each element is divided, elements are multiplied by its reciprocal.
         """
         literal, dtype = expr.inputs[-1], self.ctx.dtype_of(point.name)
         assert isinstance(literal, Literal) and not isinstance(literal.value, complex)
@@ -420,17 +421,17 @@ class Values:
     def _words(
         self, point: Point, position: Scalar, stream: Operands, needs: Needs, scope: Scope
     ) -> nodes.Lane | None:
-        """This lane's place in an array made before the lanes, if they are side by side.
+        """This lane's element of an array that is made before the lane loop, if lanes are adjacent.
 
-        A simd loop would compute all four words of a group for each of its lanes; an unrolled loop
-        of CUDA's does not, as the calls of one group are equal.
+        A simd loop would compute all four words of a group for each lane. CUDA's unrolled loop does
+        not, because the calls for one group are equal.
         """
         view, lane = self.ctx.part.tensors[point.name], self.ctx.lane_symbol
         guarded = [g for g in self.ctx.loops.guards if lane.symbols & g.value.symbols]
         first = position.substitute({str(g.variable): g.value for g in guarded}) - lane
         count = min(self.ctx.lanes, int(prod(view.sizes)))
         aside = lane.symbols and not lane.symbols & (first.symbols | needs)
-        # Under a condition, as in a pad, the position may lie outside the tensor.
+        # With a condition, as in a pad, the position may lie outside the tensor.
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
@@ -438,7 +439,7 @@ class Values:
         return nodes.Lane(name, lane + first % view.dtype.random_share)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
-        """An element moved is the element itself; pad and cat choose by index."""
+        """A moved element is the element itself. pad and cat choose by index."""
         reads = self.ctx.demand.reads[point]
         dtype = self.ctx.dtype_of(point.name)
         if expr.op not in ("pad", "cat"):
@@ -461,7 +462,7 @@ class Values:
 
 
 def is_count(expr: OpRecord, types: Types) -> bool:
-    """True for x / N where N may be how many elements were added, as in a mean."""
+    """True for x / N if N may be the number of added elements, as in a mean."""
     by = expr.inputs[-1]
     if not isinstance(by, Literal) or set(types) - {DataType.Float, DataType.Double}:
         return False

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a legal Kernel is, checked without running it.
+"""Verifies the rules of a legal Kernel, without running it.
 
-names:     each is defined above its use, in the same block or one around it, and once there
+names:     each is defined before its use, in the same block or an enclosing one, and only once
 writes:    only variables, arrays and results are written
 barriers:  all threads of a block reach them: no condition or loop around one differs by thread
-bounds:    places in arrays of known size lie inside, for all values of the loops around
+bounds:    indices of arrays of known size are inside, for all values of the enclosing loops
 
     --> Set(Lane(T7_o, j_i), T7_e, DataType.BFloat16)   # T7_e is not defined here
 """
@@ -24,7 +24,8 @@ Declaration = nodes.Parameter | nodes.For | nodes.Definition
 
 
 def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
-    """The kernel itself if it is legal; else VerifyError with its text, the wrong lines marked."""
+    """The kernel itself if it is legal; else VerifyError with its text, in which wrong lines are
+    marked."""
     verifier = _Verifier(kernel)
     verifier.block(kernel.body, verifier.names)
     if verifier.wrong:
@@ -36,7 +37,7 @@ def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A name: what declares it, whether threads of a block differ in it, and its bounds."""
+    """A name: its declaration, whether threads of a block differ in its value, and its bounds."""
 
     declared: Declaration
     varies: bool = False
@@ -47,9 +48,10 @@ Names = dict[str, _Known]
 
 
 class _Verifier:
-    """Walks a kernel. `names` are those in scope; `wrong` collects sentences by statement.
+    """Walks a kernel. names: those in scope. wrong: {id of a statement: sentences}.
 
-    where: the conditions that hold here. varying: those, and loops, in which threads differ.
+    where: the conditions that hold here. varying: the first enclosing condition or loop in which
+    threads differ, as text.
     """
 
     def __init__(self, kernel: nodes.Kernel) -> None:
@@ -69,7 +71,7 @@ class _Verifier:
     # ---- statements
 
     def block(self, statements: Iterable[nodes.Statement], names: Names) -> None:
-        """Statements whose names end with them."""
+        """Checks the statements of a scope."""
         outer, self.names = self.names, dict(names)
         here: set[str] = set()
         for statement in statements:
@@ -85,10 +87,10 @@ class _Verifier:
         self.names = outer
 
     def simple(self, s: nodes.Statement, here: set[str]) -> None:
-        """One without a body: what it reads, waits for, writes, and defines."""
+        """Checks a statement without a body: what it reads, waits for, writes and defines."""
         self.read(s)
         if self.varying and nodes.called(s) in nodes.WAITS:
-            self.refuse(f"not all threads of a block come here: {self.varying}")
+            self.refuse(f"not all threads of a block reach this barrier: {self.varying}")
         if isinstance(s, nodes.Store):
             self.written(s.buffer)
             self.inside(s.buffer, s.position, s.width)
@@ -100,7 +102,7 @@ class _Verifier:
             here.add(s.name)
             if isinstance(s, nodes.Let):
                 self.names[s.name] = _Known(s, self.varies, self.let_bounds(s))
-            else:  # what is in a thread's own memory is taken to differ
+            else:  # values in a thread's own memory count as different
                 is_shared = isinstance(s, nodes.Array) and s.shared_offset is not None
                 self.names[s.name] = _Known(s, not is_shared)
 
@@ -157,7 +159,7 @@ class _Verifier:
     def inside_of(
         self, differs: str, holds: tuple[Scalar, ...], body: Iterable[nodes.Statement], names: Names
     ) -> None:
-        """A body behind a condition or in a loop; `differs`: what threads differ in, or nothing."""
+        """Checks the body of an If or a loop. differs: its text if threads differ in it, or ""."""
         saved = self.where, self.varying
         self.where, self.varying = (*self.where, *holds), self.varying or differs
         self.block(body, names)
@@ -166,7 +168,7 @@ class _Verifier:
     # ---- names
 
     def read(self, node: object) -> None:
-        """Every name that a node reads is in scope, and every place in an array inside it."""
+        """Checks that the names that a node reads are in scope, and indices inside their arrays."""
         if isinstance(node, str):
             self.known(node)
         elif isinstance(node, Scalar):
@@ -195,7 +197,7 @@ class _Verifier:
             self.refuse(f"{name} is not defined here")
 
     def written(self, name: str) -> None:
-        """A name that a statement writes to."""
+        """Checks a name that a statement writes."""
         found = self.names.get(name)
         if found is None:
             return
@@ -206,7 +208,7 @@ class _Verifier:
     # ---- bounds
 
     def lane(self, lane: nodes.Lane) -> None:
-        """The place in an array, and the one in a vector."""
+        """Checks the index of an array, and that of a vector."""
         if lane.at is not None:
             self.inside(lane.array, lane.at)
         found = self.names.get(lane.array)
@@ -218,7 +220,7 @@ class _Verifier:
             self.within(f"{lane.array}'s lane", lane.lane, 1, found.declared.width)
 
     def inside(self, array: str, at: Scalar, width: int = 1) -> None:
-        """`width` elements of an array from `at` on."""
+        """Checks `width` elements of an array, from `at` on."""
         found = self.names.get(array)
         if found is not None and isinstance(found.declared, nodes.Array):
             self.within(array, at, width, found.declared.count)
@@ -230,7 +232,7 @@ class _Verifier:
             self.refuse(f"{what} has {count} elements, and {at} is from {known.lo} to {last}")
 
     def bounded(self, at: Scalar) -> Scalar:
-        """The same index with the bounds that names have here."""
+        """The index, with the bounds that its names have here."""
         found: Mapping[str, Scalar] = {
             name: known.bounds
             for name in at.symbols

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe -> its binary: from memory, from the store, or from a compiler.
+"""Finds or makes the binary of a recipe: from memory, from the store, or with a compiler.
 
-Each is compiled once, even if several threads and processes ask for it. At most as many compile
-at a time as there are cores. Counters show what a process has compiled.
+Each is compiled once, even if several threads and processes ask for it. At most one compiler runs
+for each core. Counters show what a process has compiled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
 from thunder_fuser.threads import Recent, SingleFlight, make_lock
 
-# Binaries cached in memory, for threads that ask together, for several devices, and for what is
-# compiled ahead of its first call.
+# Binaries cached in memory, for threads that ask together, for several devices, and for kernels
+# compiled ahead of their first call.
 NEWEST_KEPT = 256
 
 
@@ -40,7 +40,7 @@ class Binaries(NamedTuple):
 
 
 def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
-    """The binary of a recipe, or of an equal one of another name.
+    """The binary of a recipe, or of a recipe that differs only in the name.
 
     CacheMissError on a miss with the option assert_cache_hit.
     """
@@ -50,16 +50,16 @@ def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
         unkept.append((recipe, made))
         return made
     found = _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
-    if _ORIGIN.get():  # somebody will ask
+    if _ORIGIN.get():  # inside a block of `origin`
         with _counting:
-            ahead = _AHEAD.pop(recipe.key, "")
+            ahead = _ORIGINS_AHEAD.pop(recipe.key, "")
         _ORIGIN.set(ahead or _ORIGIN.get())
     return found
 
 
 @contextmanager
 def unstored() -> Iterator[list[tuple[Recipe, Binary]]]:
-    """Gives what this thread compiles inside, which is kept neither in memory nor on disk."""
+    """Yields a list of what this thread compiles inside, which is not kept in memory or on disk."""
     made: list[tuple[Recipe, Binary]] = []
     token = _UNSTORED.set(made)
     try:
@@ -69,13 +69,13 @@ def unstored() -> Iterator[list[tuple[Recipe, Binary]]]:
 
 
 def binaries() -> Binaries:
-    """What this process has compiled and found so far."""
+    """The counts of this process so far."""
     return Binaries(_COUNTS["compiled"], _COUNTS["from_store"], _COUNTS["nanoseconds"] / 1e9)
 
 
 @contextmanager
 def origin() -> Iterator[Callable[[], str]]:
-    """Gives a function that says where the binary came from that this thread asked for inside."""
+    """Yields a function that says where the binary came from that this thread gets inside."""
     token = _ORIGIN.set("in use already")
     try:
         yield _ORIGIN.get
@@ -105,7 +105,7 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
                     return made
         _count(from_store=1)
         log("cache", lambda: f"store: hit {recipe.key[:12]} {recipe.name}")
-        _is_from("found in the store", recipe)
+        _note_origin("found in the store", recipe)
         return found
     finally:
         _count(nanoseconds=time.perf_counter_ns() - start)
@@ -121,17 +121,17 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
         made = Binary(recipe.name, compile_it())
     _count(compiled=1)
-    _is_from("compiled", recipe)
+    _note_origin("compiled", recipe)
     return made
 
 
-def _is_from(where: str, recipe: Recipe) -> None:
-    """Notes the origin of a binary; of one that is made ahead, for the first who asks for it."""
+def _note_origin(where: str, recipe: Recipe) -> None:
+    """Notes the origin of a binary. If it is made ahead, the first call that gets it reads it."""
     if _ORIGIN.get():
         _ORIGIN.set(where)
         return
     with _counting:
-        _AHEAD[recipe.key] = where
+        _ORIGINS_AHEAD[recipe.key] = where
 
 
 def _count(**more: int) -> None:
@@ -140,14 +140,14 @@ def _count(**more: int) -> None:
 
 
 def _after_fork() -> None:
-    global _slots  # noqa: PLW0603  a semaphore cannot be freed
+    global _slots  # noqa: PLW0603  a semaphore that other threads hold cannot be released
     _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 _UNSTORED: ContextVar[list[tuple[Recipe, Binary]] | None] = ContextVar("unstored", default=None)
 _NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
-_AHEAD: Recent[str] = Recent(lambda: NEWEST_KEPT)
+_ORIGINS_AHEAD: Recent[str] = Recent(lambda: NEWEST_KEPT)  # of kernels compiled ahead
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+# Importing torch loads its OpenMP runtime. The kernels find it by name, so both share one pool of
+# threads.
+import torch  # noqa: F401
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
@@ -32,19 +34,15 @@ FLAGS = (
 )
 # fmt: on
 
-# Without it g++ 12 vectorises every simd loop: a bf16 transpose of 4096 columns took 2.5 s instead
-# of 37 ms, because it loaded whole rows and shuffled them. clang has a cost model by default.
+# Without the cost model g++ 12 vectorises every simd loop: a bf16 transpose of 4096 columns took
+# 2.5 s instead of 37 ms, because it loaded whole rows and shuffled them. clang has one by default.
 # Linking takes 7 ms instead of 20 without the libraries that g++ adds; a kernel needs libc and two.
 GCC_FLAGS = ("-fsimd-cost-model=dynamic", "-nodefaultlibs")
 GCC_LIBRARIES = ("-lgomp", "-lgcc")  # libc's functions are this process's
 
-# Where there are vectors of 512 bits, loops call the 16 lanes of a math function, and not 8 of them
-# in a function that computes 16: exp of a row took 1.4 ms instead of 0.2.
+# On a CPU with 512-bit vectors, loops then call a math function for all 16 lanes. Otherwise they
+# use 8 lanes of a function that computes 16: exp of a row took 1.4 ms instead of 0.2.
 X86_FLAGS = ("-mprefer-vector-width=512",)
-
-# Importing torch loads its OpenMP runtime. The kernels find it by name, so both share one pool of
-# threads.
-OPENMP_OWNER = torch.__version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class CpuKernel:
 
 
 def build_cpu(source: KernelSource) -> None:
-    """Builds a kernel of the cpu dialect, so that `compile_cpu` finds it."""
+    """Builds a kernel of the cpu dialect, so that `compile_cpu` finds its binary."""
     library(library_recipe_of(source))
 
 
@@ -75,7 +73,7 @@ def library_recipe_of(source: KernelSource) -> Recipe:
 
 
 def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a kernel that checks indices. It raises OutOfRangeError if a check fails."""
+    """The function of a kernel with index checks. It raises OutOfRangeError if a check fails."""
 
     def call(*arguments: Any) -> None:
         failed = (ctypes.c_int64 * 2)()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA source -> cubin by NVRTC (without a GPU) -> a kernel launched through the driver API.
 
-Always a cubin for one architecture, never PTX: an older driver refuses PTX from a newer NVRTC.
+It is always a cubin for one architecture, because an older driver refuses PTX from a newer NVRTC.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from thunder_fuser.threads import ForkGate, SingleFlight, make_lock
 FLAGS = ("--std=c++17", "--minimal")
 SMEM_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 CLUSTER_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-# Bytes of dynamic shared memory, and blocks of a cluster: above this a kernel sets the attribute.
+# Bytes of dynamic shared memory, and blocks of a cluster: a kernel with more sets the attribute.
 ALLOWED = {SMEM_ATTRIBUTE: 48 * 1024, CLUSTER_ATTRIBUTE: 8}
 # The struct format of each argument, padded to 8 bytes.
 PACK_FORMATS = {
     "double": "d", "float": "f4x", "i64": "q", "i32": "i4x", "i16": "h6x", "i8": "b7x",
     "u8": "B7x", "bool": "?7x",
 }  # fmt: skip
-# The results of a launch if the thread's current context is another one, or none.
+# The errors of a launch if the thread's current context is another one, or there is none.
 WRONG_CONTEXT = frozenset({
     driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,
     driver.CUresult.CUDA_ERROR_INVALID_HANDLE,
@@ -46,7 +46,7 @@ WRONG_CONTEXT = frozenset({
 
 
 def compile_cubin(text: str, name: str, arch: str) -> Binary:
-    """The machine code of CUDA source for `arch`, such as "sm_90a". Equal sources compile once."""
+    """The cubin of CUDA source for `arch`, such as "sm_90a". Equal sources are compiled once."""
     recipe = cubin_recipe(text, name, arch)
     return binary(recipe, lambda: _compile(recipe))
 
@@ -149,7 +149,7 @@ class CudaKernel:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""
         if stream and torch._C._cuda_isCurrentStreamCapturing():
             _CAPTURED.add(self._module)
-        # The driver copies the block during the call. The lock keeps other threads from writing it.
+        # The driver copies the block during the call. Until then no other thread may write to it.
         with self._lock:
             try:
                 self._pack(self._block, 0, *values)
@@ -179,7 +179,7 @@ def launch_address() -> int:
 
 
 def argument_packer(params: tuple[Param, ...]) -> struct.Struct:
-    """Packs a call's values, 8 bytes each.
+    """The struct that packs a call's values into 8 bytes each.
 
     >>> argument_packer((Param("T0", "float", "input"), Param("s", "i32", "scalar"))).format
     '=Qi4x'
@@ -189,7 +189,7 @@ def argument_packer(params: tuple[Param, ...]) -> struct.Struct:
 
 
 def argument_block(count: int) -> tuple[Any, Any]:
-    """Room for `count` values, and the array of their addresses that the driver takes."""
+    """A block for `count` values, and the array of their addresses, which the driver takes."""
     block = (ctypes.c_uint64 * max(count, 1))()
     start = ctypes.addressof(block)
     addresses = (ctypes.c_void_p * max(count, 1))(*(start + 8 * i for i in range(count)))
@@ -197,7 +197,8 @@ def argument_block(count: int) -> tuple[Any, Any]:
 
 
 class Module:
-    """A source loaded on a device, shared by its kernels and unloaded after the last of them."""
+    """A binary loaded on a device. All kernels with its source share it, and it is unloaded after
+    the last of them."""
 
     def __init__(self, source: KernelSource, cubin: Binary, device_index: int) -> None:
         name = f"Kernel {source.name}"
@@ -207,13 +208,13 @@ class Module:
         with _current_context(device_index):
             _unload_retired(device_index)
             (handle,) = _driver(name, driver.cuModuleLoadData, cubin.code)
-            # Unloaded later: a finalizer may run anywhere, and a launch may not have ended.
+            # Only marked: a finalizer may run at any point, and a launch may not have ended.
             finalize(self, _RETIRED.append, (device_index, handle)).atexit = False
             entry = cubin.name.encode()
             (self.function,) = _driver(name, driver.cuModuleGetFunction, handle, entry)
 
     def allow(self, source: KernelSource) -> None:
-        """Raises the function's limits of shared memory and cluster size to those of a kernel."""
+        """Raises the function's limits of shared memory and cluster size, as a kernel needs."""
         smem, cluster = source.smem_bytes, source.cluster
         wanted = (
             (SMEM_ATTRIBUTE, smem, smem, f"{smem} bytes of shared memory"),
@@ -228,7 +229,7 @@ class Module:
 
 
 def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:
-    """Compiles a kernel, or finds it, and loads its source once on a device."""
+    """Finds or compiles a kernel's binary, and loads it once on a device."""
     key = (cubin_recipe(source.text, source.name, arch).key, device_index)
     module = _MODULES.get(
         key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
@@ -240,7 +241,7 @@ def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKerne
 def _unload_retired(device_index: int) -> None:
     """Unloads unreferenced modules after all launches on the device have ended.
 
-    Called when a module is loaded, which takes long anyway, and not while a graph is captured.
+    It runs when a module is loaded, which is slow in any case, but not while a graph is captured.
     """
     if not _RETIRED or torch._C._cuda_isCurrentStreamCapturing():
         return
@@ -258,7 +259,7 @@ def _unload_retired(device_index: int) -> None:
 
 @contextmanager
 def _current_context(device_index: int) -> Iterator[None]:
-    """Makes the device's primary context, which torch uses too, current until the block ends."""
+    """Makes the device's primary context current until the block ends. torch uses it too."""
     thing = f"device {device_index}"
     _driver(thing, driver.cuCtxPushCurrent, _primary_context(device_index))
     try:
@@ -293,7 +294,7 @@ def _error_name(status: Any) -> str:
 
 
 _NVRTC = ForkGate()
-# Weak: a module is retired with its last kernel.
+# Weak values: a module is retired with its last kernel.
 _MODULES: SingleFlight[Module] = SingleFlight(WeakValueDictionary())
 _RETIRED: deque[tuple[int, Any]] = deque()
-_CAPTURED: set[Module] = set()  # never unloaded: a captured graph may launch them at any time
+_CAPTURED: set[Module] = set()  # kept for ever: a captured graph may launch them at any time

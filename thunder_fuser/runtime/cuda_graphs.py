@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function on CUDA tensors -> its launches as a CUDA graph, with the memory they read and write.
+"""Captures the launches of a function in a CUDA graph, with the memory that they read and write.
 
-The graphs of a device share a pool of memory, in which a graph may overwrite what another has
-computed. So a replay runs after all replays before it, on whichever stream they were, and its
-caller holds `lock` until it has enqueued the copies of the results. A graph whose results are read
-where they are gets a pool of its own.
+The graphs of a device share a memory pool, so one graph may overwrite results of another. So a
+replay waits for all earlier replays, on whichever stream they ran. And its caller holds `lock`
+until it has enqueued the copies of the results. A graph whose results are not copied gets its own
+pool.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch._prims_common import compute_required_storage_length
 
 from thunder_fuser.threads import make_lock
 
@@ -25,7 +26,7 @@ Function = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """inputs: what the graph reads; outputs: what a replay writes, the same memory each time."""
+    """inputs: the tensors that the graph reads. outputs: those that it writes at each replay."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -33,7 +34,7 @@ class Recording:
 
 
 class CudaRecorder:
-    """Captures functions on one device, on a stream of its own. One of each device a process."""
+    """Captures functions on one device, on its own stream. A process has one for each device."""
 
     device_type = "cuda"
 
@@ -42,15 +43,15 @@ class CudaRecorder:
         self._device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._device)
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
-        self._streams: list[torch.cuda.Stream] = []  # of replays
+        self._streams: list[torch.cuda.Stream] = []  # those on which graphs were replayed
         self._failed: list[torch.cuda.CUDAGraph] = []
 
     def is_capturing(self) -> bool:
-        """True inside of a capture, of whoever's: a graph cannot be replayed into it."""
+        """True inside any capture. A graph cannot be replayed in one."""
         return torch.cuda.is_current_stream_capturing()
 
     def settings(self) -> Hashable:
-        """What torch's functions read beside their arguments, and a graph would not."""
+        """The global settings that torch's functions read, but a replay would not."""
         native = torch._C
         return (
             native._get_fp32_precision_getter("cuda", "matmul"),
@@ -62,9 +63,9 @@ class CudaRecorder:
         )  # fmt: skip
 
     def take_turn(self) -> None:
-        """Lets the current stream wait for the replays on others, and for what follows them there.
+        """Makes the current stream wait for replays on other streams, and for later work there.
 
-        A backward, which reads what a forward's replay has saved, runs on the forward's stream.
+        A backward reads what its forward's replay saved. It runs on the forward's stream.
         """
         stream = torch.cuda.current_stream(self._device)
         for other in self._streams:
@@ -76,10 +77,10 @@ class CudaRecorder:
     def capture(
         self, run: Function, args: Sequence[Any], copied: Container[int], *, keeps: bool
     ) -> Recording:
-        """What `run` launches for arguments like these, without running it. Raises what it raises.
+        """Records what `run` launches for arguments like these. Raises what `run` raises.
 
-        copied: the arguments that get memory of the graph instead, unwritten yet. keeps: no other
-        graph may overwrite the results.
+        copied: the numbers of the arguments that the graph replaces by its own, uninitialised
+        memory. keeps: whether the results must survive replays of other graphs.
         """
         graph = torch.cuda.CUDAGraph()
         shared = None if keeps else next(iter(self._graphs), None)
@@ -100,15 +101,15 @@ class CudaRecorder:
         return Recording(inputs, outputs, graph.replay)
 
     def _end_failed(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """What torch leaves undone where the driver refuses to end a capture.
+        """Cleans up what torch does not if the driver refuses to end a capture.
 
-        Its generator then waits for the end, and refuses to make random numbers. The end of any
-        capture is good enough. Its allocator of host memory asks the graph for ever, and refuses
-        another capture into the pool.
+        torch's generator then still waits for the end, and refuses to make random numbers; the end
+        of any other capture suffices. Its allocator of host memory queries the graph for ever, and
+        refuses another capture into the pool.
         """
         self._failed.append(graph)
         self._graphs.clear()
-        with suppress(RuntimeError):  # it was done
+        with suppress(RuntimeError):  # torch did it already
             torch._C._cuda_endAllocateToPool(self._device.index, pool)
             torch._C._cuda_releasePool(self._device.index, pool)
         graph.reset()
@@ -119,18 +120,17 @@ class CudaRecorder:
 
 
 def inputs_like(args: Sequence[Any], copied: Container[int]) -> tuple[Any, ...]:
-    """The arguments, with memory like theirs in place of those to copy."""
+    """The arguments. Those to be copied are replaced by memory like theirs."""
     return tuple(memory_like(arg) if at in copied else arg for at, arg in enumerate(args))
 
 
 def memory_like(arg: torch.Tensor) -> torch.Tensor:
-    """Memory of its own with the strides and the alignment of an argument, unwritten.
+    """New, uninitialised memory with the strides and the alignment of an argument.
 
-    So that the kernels are those of an uncaptured call, and the results have the same bits.
+    So the kernels are those of a call without capture, and the results have the same bits.
     """
     shift = (arg.data_ptr() & 15) // arg.element_size()
-    axes = zip(arg.shape, arg.stride(), strict=True)
-    extent = 1 + sum((size - 1) * stride for size, stride in axes) if arg.numel() else 0
+    extent = compute_required_storage_length(arg.shape, arg.stride(), 0)
     memory = torch.empty(shift + extent, dtype=arg.dtype, device=arg.device)
     return memory.as_strided(arg.shape, arg.stride(), shift)
 

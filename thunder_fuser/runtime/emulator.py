@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unchanged CUDA source -> a run on the CPU, with checks that a GPU does not make.
+"""Runs unchanged CUDA source on the CPU, with checks that a GPU does not make.
 
-The system compiler builds the source after `emulation/emulator.h`, which defines the hardware's
+The system compiler builds the source behind `emulation/emulator.h`, which defines the hardware's
 functions. `emulation/emulator.cpp` runs the threads as fibers. A kernel that breaks a rule raises
-`EmulatorError`: bounds, alignment, unwritten shared memory, a race, diverging barriers, an endless
-loop.
+`EmulatorError`: bounds, alignment, uninitialised shared memory, a race, diverging barriers, an
+endless loop.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ Argument: TypeAlias = torch.Tensor | int | float
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
 MAX_SHARED_BYTES = 227 * 1024  # the limit of a block on sm_90
-# The scalars with hardware instructions. The emulator uses the CPU dialect's functions.
+# Prelude fragments with hardware instructions. The emulator uses the CPU dialect's versions.
 HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "short_exp")
 # fmt: off
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
@@ -48,17 +48,17 @@ KERNEL_FLAGS = (
     "-Werror=frame-larger-than=131072",  # half a fiber's stack
 )
 # fmt: on
-# No default libraries, or the compiler links its own sanitizer runtime, which we replace.
+# With default libraries the compiler would link its own sanitizer runtime, which we replace.
 SANITIZER_FLAGS = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 
-# A tagged address has the parameter's number from bit 36 up. Its base is in the middle of that
-# space, so that addresses below the base keep the number. Its low bits are the real address's,
-# for the alignment.
+# A tagged address has the parameter's number in bits 36 and up. Its base is in the middle of the
+# 2^36 addresses, so that addresses below the base keep the number. Its low bits are those of the
+# real address, for the alignment.
 TAG_SHIFT = 36
 TAG_MIDDLE = 1 << 35
 PAGE_MASK = 0xFFF
 
-# What a kernel did, in the order of emulator.h's EmuErrorKind.
+# What the kernel did wrong, in the order of emulator.h's EmuErrorKind.
 MESSAGES = (
     "nothing wrong",
     "{parameter}: element {index} accessed, but it has elements 0 to {last}",
@@ -76,7 +76,7 @@ MESSAGES = (
     "shared memory: a window ends at byte {index}, but the launch has {limit} bytes",
     "block {index} of the cluster accessed, but it has blocks 0 to {last}",
     "block {index} of the cluster accessed before it is known that its gates are made",
-    "gate {index} is told what to expect again before it has opened, or before it is made",
+    "gate {index} gets a new byte count before it has opened, or before it is made",
     "it waits at a gate that never opens",
     "a tensor of indices holds {index}, where 0 to {last} were expected",
 )
@@ -125,7 +125,7 @@ class EmulatedKernel:
     """A CUDA kernel that runs on the CPU."""
 
     source: KernelSource
-    run: Any  # the runtime that the library is linked with
+    run: Any  # the emulator's function that runs a grid
     library: Library
 
     def launch(self, args: Sequence[Argument], reverse: bool = False) -> None:
@@ -171,7 +171,7 @@ def compile_emulated(source: KernelSource) -> EmulatedKernel:
 
 
 def _check_source(source: KernelSource) -> None:
-    """EmulatorError for what no GPU takes, and for memory accesses that would not be checked."""
+    """EmulatorError for launches that no GPU accepts, and for accesses that would be unchecked."""
     block, grid, cluster, smem = source.block, source.grid, source.cluster, source.smem_bytes
     direct = [p.name for p in source.params if p.is_pointer and _dereferences(source.text, p.name)]
     rules = (
@@ -213,9 +213,9 @@ def _emulation_file(name: str) -> str:
 
 @cache
 def _runtime(compiler: Compiler) -> tuple[Any, Mapping[str, bytes]]:
-    """The function that runs the threads, and the library of it that kernels are linked with.
+    """(The function that runs a grid, {soname: its library} to link kernels with).
 
-    It stays loaded until the process ends. Its soname has a digest of its recipe.
+    The library stays loaded until the process ends. Its soname has a digest of its recipe.
     """
     text = _emulation_file("emulator.h") + "#undef DEVICE\n" + _emulation_file("emulator.cpp")
     unnamed = library_recipe("emu_run", text, RUNTIME_FLAGS)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusion, inputs -> outputs, op by op in torch: the reference that kernels are tested against.
+"""Evaluates a fusion op by op in torch: the reference against which kernels are tested.
 
-With dtype=torch.float64 every float is a double, whatever its type in the fusion. Errors of kernels
-and of eager torch are measured against these results.
+With dtype=torch.float64 every float is a double, whatever its type in the fusion. The errors of
+kernels and of eager torch are measured against these results.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Input: TypeAlias = "torch.Tensor | Number"
 def evaluate(
     fusion: Fusion, inputs: Sequence[Input], dtype: torch.dtype | None = None
 ) -> list[torch.Tensor]:
-    """The outputs. Aliased ones are written into their input and left out of the list.
+    """The outputs. An aliased output is written into its input, and is not in the list.
 
-    dtype: the type of all floats; then no input is written, and every output is returned.
+    dtype: the type of all floats. With it no input is written, and every output is returned.
     """
     values = values_of(fusion, inputs, dtype)
     results = [_result(fusion, output, values[output.name]) for output in fusion.outputs]
@@ -95,7 +95,7 @@ def move(tensor: torch.Tensor, record: OpRecord) -> torch.Tensor:
 
 
 def _result(fusion: Fusion, output: Output, value: torch.Tensor) -> torch.Tensor:
-    """A copy of a value, in the requested stride order, else in the value's."""
+    """A copy of a value, in the requested stride order, or else in the value's own."""
     order = output.stride_order
     if order is None:
         order = stride_order_of(fusion.tensors[output.name].domain.allocation)
@@ -104,7 +104,7 @@ def _result(fusion: Fusion, output: Output, value: torch.Tensor) -> torch.Tensor
 
 
 def _copy(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    if value.dtype is torch.float4_e2m1fn_x2:  # torch does not fill them; see host/program.py
+    if value.dtype is torch.float4_e2m1fn_x2:  # torch cannot fill them; see host/program.py
         return _copy(value.view(torch.uint8), strides).view(value.dtype)
     memory = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return memory.copy_(value)
@@ -128,13 +128,13 @@ class Evaluator:
         self.values: dict[str, torch.Tensor] = {}
 
     def read(self, names: Sequence[str], inputs: Sequence[Input]) -> None:
-        """Takes the inputs."""
+        """Stores the inputs as tensors."""
         for name, value in zip(names, inputs, strict=True):
             dtype = self._dtype(self.tensors[name].dtype)
             self.values[name] = torch.as_tensor(value, dtype=dtype, device=self.device)
 
     def draw(self, fusion: Fusion) -> None:
-        """Takes the values that the fusion draws at each run, as its programs do."""
+        """Draws the values that the fusion draws at each run, as its programs do."""
         found = {name: coordinate(mesh, str(word)) for name, mesh, word in fusion.coordinates}
         if fusion.drawn:
             count = sum(at is not None for _, at in fusion.drawn)
@@ -175,7 +175,7 @@ class Evaluator:
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
         packed = [one.dtype is torch.float4_e2m1fn_x2 for one in operands]
-        if any(packed) and record.row.kind is not OpKind.EXTERNAL:  # torch moves no such floats
+        if any(packed) and record.row.kind is not OpKind.EXTERNAL:  # torch cannot move such floats
             pairs = zip(operands, packed, strict=True)
             as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
@@ -221,7 +221,7 @@ class Evaluator:
 
 
 def _check_alone(record: OpRecord) -> None:
-    """CommunicationError for what other devices take part in: here is one process."""
+    """CommunicationError for a communication between devices, since this is one process."""
     if is_communication(record) and record.op != "redistribute" and devices(record) > 1:
         raise CommunicationError(
             record_text(record), expected="a program that communicates, or a mesh of one device",
@@ -232,7 +232,7 @@ def _check_alone(record: OpRecord) -> None:
 def _typed(
     record: OpRecord, operands: Sequence[torch.Tensor], error: Exception
 ) -> OutOfRangeError | TorchCallError:
-    """torch's error as ours, which names the call and the index out of range."""
+    """torch's error as a typed one, which names the call and the index that is out of range."""
     call = record_text(record)
     names = list(record.row.parameters.parameters)
     if record.row.kind is OpKind.EXTERNAL and "index" in names and operands[1].numel():
@@ -247,14 +247,14 @@ def _typed(
             )
     given = ", ".join(f"{tuple(one.shape)} {one.dtype}" for one in operands)
     return TorchCallError(
-        call, expected="operands that torch takes", got=f"{given}; torch says: {error}"
+        call, expected="operands that torch accepts", got=f"{given}; torch says: {error}"
     )
 
 
 def _literal_dtype(
     literal: Literal, record: OpRecord, tensors: Mapping[str, TensorView]
 ) -> DataType:
-    """The type of a number in an op: that of the op's tensors."""
+    """The type of a number among an op's operands, which follows from the op's tensors."""
     (name,) = record.outputs
     result = tensors[name].dtype
     rule = record.row.rule
@@ -283,7 +283,7 @@ def _code(op: str) -> CodeType:
     return compile(OPS[op].torch, f"<torch of {op}>", "eval")
 
 
-# ---- what the expressions of the table name beside torch
+# ---- the functions that the op table's torch expressions use beside torch's own
 
 
 def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -297,7 +297,7 @@ def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _erfcinv(a: torch.Tensor) -> torch.Tensor:
-    """Uses two formulas, because 1 - a loses small a, and the normal quantile loses a near 1."""
+    """Two formulas: 1 - a loses digits of a small a, the normal quantile those of an a near 1."""
     small = torch.special.ndtri(a / 2) / -(2**0.5)
     return torch.where(a < 0.5, small, torch.erfinv(1 - a))
 
@@ -325,7 +325,7 @@ def _slices(
 def _iota(
     length: int, start: torch.Tensor, step: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rounds once, at the end: float16 cannot count beyond 2048."""
+    """start + step * position. Rounds once, at the end, since float16 cannot count beyond 2048."""
     wide = torch.float64 if dtype.is_floating_point else torch.int64
     counts = torch.arange(length, device=start.device, dtype=wide)
     return (start.to(wide) + step.to(wide) * counts).to(dtype)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command -> its exit status and output. No process of it outlives the wait.
+"""Runs a command, and returns its exit status and output. None of its processes stays behind.
 
 A compiler starts other processes, which do not get its signals. So each command has its own process
-group, which is killed after the time limit, when the wait is interrupted, and when this process
-is killed.
+group. The group is killed after the time limit, when the wait is interrupted, and when this
+process is killed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from thunder_fuser.threads import check_abandoned
 
 POLL_SECONDS = 0.05
-# This process holds the other end of the pipe at its input, so `read` ends with this process.
-# The shell itself writes nothing, because its messages contain process numbers.
+# The shell's input is a pipe, whose other end this process holds. So `read` returns when this
+# process ends. The shell itself writes nothing, because its messages contain process numbers.
 _GUARDED = """
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -49,7 +49,7 @@ class Ended:
 
     @property
     def signal(self) -> signal.Signals | None:
-        """The name of the signal that killed the command."""
+        """The signal that killed the command, or None."""
         number = self.status - 128
         return signal.Signals(number) if number in set(signal.Signals) else None
 
@@ -83,7 +83,7 @@ def _ended(
         try:
             return _result(process, *process.communicate(timeout=POLL_SECONDS))
         except subprocess.TimeoutExpired as waiting:
-            if has_ended:  # a process that it left running holds its output open
+            if has_ended:  # but one of its processes still runs, and keeps the output open
                 return _result(process, waiting.stdout, waiting.stderr)
         check_abandoned()
         seconds = time.monotonic() - start
@@ -95,14 +95,14 @@ def _ended(
 def _result(
     process: subprocess.Popen[bytes], output: bytes | None, errors: bytes | None
 ) -> Ended:
-    """The result. A negative status is the shell's, which was killed with its group."""
+    """The result. A negative status means that the shell was killed with its group."""
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
     words = [(text or b"").decode(errors="replace") for text in (output, errors)]
     return Ended(status, words[0], words[1])
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills the group, unless it has ended: another process may have its number then."""
+    """Kills the group, unless it has ended, because then another process may have its number."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

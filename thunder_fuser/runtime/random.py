@@ -74,7 +74,7 @@ def _halves(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tensor, Words]:
-    """(position in its group, words of its group) for each element."""
+    """For each element: (its position in its group of words, the words of the group)."""
     seed, offset = stream
     position = torch.arange(math.prod(shape), device=seed.device).reshape(tuple(shape))
     low, high = (half.expand(position.shape) for half in _halves(offset))
@@ -85,7 +85,7 @@ def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tens
 def uniform(
     lo: torch.Tensor, hi: torch.Tensor, stream: Stream, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Numbers in [lo, hi), with the bits of every kernel. lo and hi have rank 0."""
+    """Numbers in [lo, hi), with the same bits as every kernel. lo and hi have rank 0."""
     compute = torch.float64 if dtype is torch.float64 else torch.float32
     lane, words = _words(stream, shape, 2 if dtype is torch.float64 else 4)
     low, high = lo.to(compute), hi.to(compute)
@@ -115,7 +115,7 @@ def _long_unit(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
 def normal(
     mean: torch.Tensor, std: torch.Tensor, stream: Stream, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Normal numbers by Box-Muller in float64. A kernel computes in the type of its result."""
+    """Normal numbers by Box-Muller in float64. A kernel computes them in its result's type."""
     wide = dtype is torch.float64
     lane, words = _words(stream, shape, 2 if wide else 4)
     if wide:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiler said of a kernel -> an error with its first complaint and the lines around it."""
+"""A compiler's log -> a CompileError with the first complaint, and the kernel's lines around it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from thunder_fuser.errors import CompileError
 
 CONTEXT_LINES = 3
 LONGEST_LINE = 200
-_LINKER = "collect2:"  # says only that the linker, whose words stand above, has failed
+_LINKER = "collect2:"  # this line only says that the linker failed; the reason is above it
 _AT_LINE = re.compile(r"[:(](\d+)\)?:(?:\d+:)?\s*(?:fatal |catastrophic )?error")
 
 
 def rejected(compiler: str, log: str, text: str, source: str) -> CompileError:
-    """The error for a kernel's text. source: the name that the log gives to the text."""
+    """The error for a kernel's text. source: the text's file name in the log."""
     log = log.replace(source, "kernel").strip()
     complaint = first_complaint(log)
     found = _AT_LINE.search(complaint)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of matrices with scales: torch's kernels where a device has them, else in Float.
+"""Products of matrices with scales, by torch's kernels if the device has them, else in Float.
 
-Scales are Float, one number or one for each row and column, or one a block of the summed axis:
-e4m3 a block of 16 4-bit floats, e8m0 a block of 32 e4m3, in the tiles of ir/quantized.py.
+Scales are Float: one number, or one for each row and column. Or there is one scale for each block
+of the summed axis: e4m3 for 16 4-bit floats, e8m0 for 32 e4m3, in the tiles of ir/quantized.py.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _of_blocks(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 
 
 def _of_groups(x: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """As _of_blocks, where the tiles of each group of rows begin at a multiple of 128 rows.
+    """As _of_blocks, but the tiles of each group of rows begin at a multiple of 128 rows.
 
-    ends [3, 3, 140], so that tiles begin at rows [0, 128, 128]: row 3 has the scales of row 128.
+    ends [3, 3, 140]: tiles begin at rows [0, 128, 128], so row 3 has the scales of row 128.
     """
     values, block = _values(x)
     ends = ends.long()
@@ -89,13 +89,13 @@ def _of_groups(x: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor) -> tor
     shift = (whole.cumsum(0) - whole) - (ends - counts)
     row = torch.arange(x.shape[0], device=x.device)
     group = torch.searchsorted(ends, row, right=True).clamp(max=len(ends) - 1)
-    place = torch.where(row < ends[-1], row + shift[group], 0)  # rows of no group have any scale
+    place = torch.where(row < ends[-1], row + shift[group], 0)  # rows outside groups: any scale
     linear = from_tiles(scales, scales.shape[0], values.shape[1] // block)
     return _times(values, linear[place], block)
 
 
 def _values(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The elements as float32, and how many of them a block has."""
+    """The elements as float32, and the number of elements in a block."""
     return (unpack_e2m1(x), 16) if x.dtype is _PACKED else (x.float(), 32)
 
 
@@ -111,10 +111,10 @@ def from_tiles(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """A product with scales for each group, added in float. torch has a kernel on Hopper.
+    """A grouped product with scales, added in float. torch has a kernel on Hopper.
 
-    operands: a, b, the ends of groups, and the scales: of groups of rows [m, 1] and [groups, 1, n],
-    or of blocks, in the tiles of each group.
+    operands: a, b, the ends of groups, and the scales. These are [m, 1] and [groups, 1, n], or
+    scales of blocks in the tiles of each group.
     """
     a, b, offsets, scale_a, scale_b = operands
     if scale_a.dtype.itemsize == 1:
@@ -135,8 +135,8 @@ def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype)
     return grouped_mm(left, right, offsets).to(dtype)
 
 
-# Between two 4-bit floats; one that lies there goes to the even code: 0, 1, 1, 2, 2, 4, 4 or 6.
 _SIZES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+# The middles between two 4-bit floats. They are rounded to the even code: 0, 1, 1, 2, 2, 4, 4.
 _MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream does without a kernel: numbers that it writes or waits for, and copies.
+"""Operations of a stream without a kernel: it writes a number, waits for a number, or copies.
 
-A stream that waits occupies no multiprocessor, and the number may be written by another process.
-The driver is called by addresses, for little time on the host. Streams are given by their handles.
+A stream that waits occupies no multiprocessor, and another process may write the number. Streams
+and memory are given as handles and addresses, so that a call takes little time on the host.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _AT_LEAST = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ)
 
 
 def write_value(stream: int, address: int, value: int) -> None:
-    """The stream writes a 32-bit number once its work so far is done and can be seen elsewhere."""
+    """The stream writes a 32-bit number once its work so far is done and visible to others."""
     _check("cuStreamWriteValue32", driver.cuStreamWriteValue32(stream, address, value, 0))
 
 
 def wait_value(stream: int, address: int, value: int) -> None:
-    """The stream goes on when the 32-bit number at the address has reached a value.
+    """The stream waits until the 32-bit number at the address has reached a value.
 
     The comparison is of the signed difference, so it stays right when the numbers wrap around.
     """
@@ -30,12 +30,13 @@ def wait_value(stream: int, address: int, value: int) -> None:
 
 
 def copy(stream: int, target: int, source: int, size: int) -> None:
-    """The stream copies so many bytes of memory that the device reaches, by a copy engine."""
+    """The stream copies `size` bytes by a copy engine, between addresses that its device maps."""
     _check("cuMemcpyDtoDAsync", driver.cuMemcpyDtoDAsync(target, source, size, stream))
 
 
 def allow_capture_elsewhere() -> None:
-    """What this thread asks the driver then breaks no capture of a CUDA graph in another one."""
+    """Allows this thread driver calls while another thread captures a CUDA graph. By default they
+    would break the capture."""
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     _check("cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode(relaxed))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ source -> a library in this process, by the system's compiler or from the store.
+"""C++ source -> a library in this process, built by the system's compiler or found in the store.
 
-A library is loaded once and unloaded when nothing refers to its functions. Its file is removed as
-soon as it is loaded, so that a killed process leaves nothing behind.
+A library is loaded once, and unloaded when nothing refers to its functions. Its file is removed as
+soon as it is loaded, so that a killed process leaves no files.
 """
 
 import _ctypes
@@ -34,9 +34,9 @@ from thunder_fuser.threads import SingleFlight, first_time
 
 CANDIDATES = (["g++"], ["clang++"], ["c++"])
 VERSION_SECONDS = 30  # the time limit for a compiler's version
-SLOW_SECONDS = 30  # then a warning says what the process waits for
-CANNOT_START = (126, 127)  # exit statuses of the shell that starts the compiler
-# What compilers say, in English, of a folder that cannot be written.
+SLOW_SECONDS = 30  # after these, a warning says what the process waits for
+CANNOT_START = (126, 127)  # the shell's exit statuses if it cannot start the compiler
+# The compilers' messages if a folder cannot be written.
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 WORKING = "set CXX to a working g++ or clang++"
 
@@ -44,8 +44,8 @@ WORKING = "set CXX to a working g++ or clang++"
 class Library:
     """A library of this process, unloaded when nothing refers to it or its functions.
 
-    Not a ctypes.CDLL, whose functions are reference cycles and stay until a collection.
-    name: of the function it was compiled for.
+    It is no ctypes.CDLL, whose functions are reference cycles that stay until a garbage collection.
+    name: of the function for which it was compiled.
     """
 
     def __init__(self, name: str, path: str) -> None:
@@ -64,8 +64,8 @@ class Library:
             ) from error
 
     def function(self, name: str, argument_types: Sequence[Any], result: Any = None) -> Any:
-        """A function, which refers to its library and runs without Python's lock."""
-        made = _FUNCTION(self.address(name))  # ctypes would cache a type for each signature
+        """A function. It keeps its library loaded, and runs without Python's global lock."""
+        made = _FUNCTION(self.address(name))  # one type: ctypes caches the type of each signature
         made.argtypes, made.restype = list(argument_types), result
         made.library = self  # type: ignore[attr-defined]
         return made
@@ -84,9 +84,9 @@ class Compiler:
 
     @property
     def fingerprint(self) -> str:
-        """A text that differs for different compilers, even of equal version."""
+        """A text that differs between compilers, even if their versions are equal."""
         try:
-            size = os.stat(self.path).st_size  # not by a Path, which interns every part of its name
+            size = os.stat(self.path).st_size  # a Path would intern every part of its name
         except OSError as error:
             raise ToolchainError(
                 f"The C++ compiler {self.path} is gone: {error.strerror}; {WORKING}."
@@ -96,13 +96,13 @@ class Compiler:
 
     @property
     def is_clang(self) -> bool:
-        """True for clang, which has other names for some flags."""
+        """True for clang, some of whose flags have other names."""
         return "clang" in self.version
 
     @property
     def kernel_flags(self) -> tuple[str, ...]:
-        """The flags of a library with one kernel. Without support for constructors and
-        link-time optimization, which it does not need, it links faster."""
+        """Flags for a library with one kernel. It links faster without support for constructors
+        and link-time optimization, which it does not need."""
         return () if self.is_clang else ("-fno-use-linker-plugin", "-nostartfiles")
 
 
@@ -139,7 +139,7 @@ def load_library(
 ) -> Library:
     """Compiles, links and loads source. Flags for libraries (-l...) come after the source file.
 
-    beside: libraries to link with, by file name. The name must be the soname and identify the
+    beside: {file name: library to link with}. The name must be the soname, and unique for the
     content.
     """
     recipe = library_recipe(name, text, flags, beside)
@@ -155,13 +155,13 @@ def forget() -> None:
 def library_recipe(
     name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes] = {}
 ) -> Recipe:
-    """The recipe of a library of this machine."""
+    """The recipe of a library for this machine."""
     wanted = (*flags, *beside)
     return Recipe("library", name, text, machine(), wanted, find_compiler().fingerprint)
 
 
 def library(recipe: Recipe, beside: Mapping[str, bytes] = {}) -> Binary:
-    """The bytes of a library, and the name of its function."""
+    """Finds or builds a library: its bytes, and the name of its function."""
     return binary(recipe, lambda: _build(find_compiler(), recipe, beside))
 
 
@@ -177,7 +177,7 @@ def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> b
         before = [flag for flag in flags if not flag.startswith("-l")]
         after = [*(str(folder / n) for n in beside), *(f for f in flags if f.startswith("-l"))]
         command = [*compiler.command, *before, "-o", str(made), str(source), *after]
-        # Its temporary files are in the folder, which is removed even if it is killed.
+        # The compiler's temporary files are in this folder, which is removed even if it is killed.
         ended = _run(command, {"TMPDIR": str(folder)}, int(option("compile_seconds")))
         if ended.status != 0:
             raise _failure(compiler, ended, recipe.text, folder)
@@ -199,7 +199,7 @@ def _scratch() -> Iterator[str]:
     full."""
     try:
         with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as path:
-            yield path  # no Path, which interns every part of its name
+            yield path  # a Path would intern every part of its name
     except OSError as error:
         raise _no_room(error.strerror or str(error)) from error
 
@@ -207,7 +207,7 @@ def _scratch() -> Iterator[str]:
 def _no_room(why: str) -> ToolchainError:
     try:
         folder = tempfile.gettempdir()
-    except FileNotFoundError:  # it has tried them all
+    except FileNotFoundError:  # Python found no folder that can be written
         folder = os.environ.get("TMPDIR", "")
     return ToolchainError(
         f"The folder of temporary files {folder}".rstrip(),
@@ -219,7 +219,7 @@ def _no_room(why: str) -> ToolchainError:
 def _failure(
     compiler: Compiler, ended: Ended, text: str, folder: Path
 ) -> CompileError | ToolchainError:
-    # Without random names, so that equal failures have equal messages.
+    # Removes random names, so that equal failures have equal messages.
     words = re.sub(rf"{re.escape(str(folder))}/(cc\w+)?", "", ended.errors).strip()
     if ended.status in CANNOT_START:
         return ToolchainError(f"The C++ compiler {compiler.path} does not start: {words}.")
@@ -234,7 +234,7 @@ def _failure(
 
 
 def _load(built: Binary) -> Library:
-    """The library of checked bytes, through a file that no other process knows."""
+    """Loads the bytes of a library through a file in a private folder."""
     name, content = built
     if _platform(content) != _platform(_own_program()):
         raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
@@ -287,7 +287,7 @@ def _run(command: Sequence[str], environment: dict[str, str], limit: int) -> End
     if asked in _SILENT:
         raise silent
     try:
-        # Messages in English, to find the line in.
+        # With LC_ALL=C messages are in English, so that the line with the error can be found.
         return processes.run(
             command, os.environ | {"LC_ALL": "C"} | environment, limit,
             lambda seconds: _warn_if_slow(path, seconds, limit),
@@ -312,9 +312,9 @@ def _warn_if_slow(path: str, seconds: float, limit: int) -> None:
 _FUNCTION = ctypes.CFUNCTYPE(None)
 
 _ANSWERED: set[str] = set()  # compilers that have compiled a kernel in this process
-# Compilers that never have and exceeded this time limit. They are not called again, because each
-# kernel would wait as long.
+# (compiler, time limit) for compilers that never have, and exceeded the limit. They are not called
+# again, because each kernel would wait as long.
 _SILENT: set[tuple[str, int]] = set()
 
-# By key. Weak: an unreferenced library is unloaded.
+# By recipe key. The values are weak, so that an unreferenced library is unloaded.
 _LOADED: SingleFlight[Library] = SingleFlight(WeakValueDictionary())

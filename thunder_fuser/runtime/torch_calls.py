@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that are torch's kernels, where the kernel depends on the device: attention, products of
-groups.
+"""Ops that call torch's kernels, which depend on the device: attention and grouped products.
 
-Random numbers of attention's dropout are torch's. Its seed and offset are UInt64 to torch; as
-values of a fusion they are Int, of the same bits.
+torch draws the random numbers of attention's dropout. torch's seed and offset are UInt64; in a
+fusion they are Int with the same bits.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ def attention(
     is_causal: bool | None,
     scale: float | None,
 ) -> tuple[torch.Tensor, ...]:
-    """(output, logsumexp, seed, offset). A CPU draws no numbers, so its last two are zeros.
+    """(output, logsumexp, seed, offset). A CPU draws no numbers, so there the last two are zeros.
 
-    operands: query, key and value, and a mask that is added, if there is one.
+    operands: query, key, value, and a mask that is added, if there is one.
     """
     query, key, value, *masks = operands
     given = (query, key, value, dropout_p or 0.0, bool(is_causal))
@@ -39,7 +38,7 @@ def attention(
         efficient = _ATEN._scaled_dot_product_efficient_attention
         mask = _whole(masks, query, key)
         output, sums, seed, offset = efficient(*given[:3], mask, True, *given[3:], scale=scale)
-        seed, offset = (one.to(query.device) for one in (seed, offset))  # the kernel's may be here
+        seed, offset = (one.to(query.device) for one in (seed, offset))  # they may be on the host
         return output, sums[..., : query.shape[2]], torch.stack([seed, offset]), offset
     found = _ATEN._scaled_dot_product_flash_attention(*given, scale=scale)
     return found[0], found[1], found[6].view(torch.int64), found[7].view(torch.int64)
@@ -48,7 +47,7 @@ def attention(
 def _whole(
     masks: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor | None:
-    """The mask with all sizes of the scores, in rows that begin at multiples of 16 bytes."""
+    """The mask, expanded to the scores' sizes. On a GPU its rows begin at multiples of 16 bytes."""
     if not masks:
         return None
     (mask,), length = masks, key.shape[2]
@@ -82,7 +81,7 @@ def attention_backward(
         asked = [True, True, True, False]
         states = seed[0], offset
         if dropout and not torch.cuda.is_current_stream_capturing():
-            states = seed[0].cpu(), offset.cpu()  # which the kernel reads before it is launched
+            states = seed[0].cpu(), offset.cpu()  # the host reads them before the launch
         return tuple(backward(*given[:4], mask, given[4], sums, *states, dropout, asked, causal,
                               scale=scale)[:3])  # fmt: skip
     states = (seed.view(torch.uint64), offset.view(torch.uint64))
@@ -92,12 +91,12 @@ def attention_backward(
 
 
 def grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """One product a group; an operand that torch's kernel does not take as it lies is copied."""
+    """One product for each group. An operand in a layout that torch's kernel rejects is copied."""
     return torch._grouped_mm(_dense(a), _dense(b), offsets.int())
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    """Rows or columns without gaps between their elements."""
+    """The tensor, copied unless its rows or its columns are contiguous."""
     rows, columns = x.shape[-2:]
     is_dense = x.stride()[-2:] in ((columns, 1), (1, rows))
     return x if is_dense else x.contiguous()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler's stages, which do not import torch, know of it: dtypes, devices, ranks."""
+"""Converts torch's dtypes, devices and ranks to those of the stages, which do not import torch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def from_torch_dtype(dtype: torch.dtype) -> DataType:
 
 @cache
 def target_of_device(index: int) -> Target:
-    """The Target of a CUDA device: a known one, if the name matches, with the device's counts."""
+    """The Target of a CUDA device: the known one with its name, else A100, with its own counts."""
     facts = torch.cuda.get_device_properties(index)
     known = {"H200": H200, "H100": H100, "A100": A100}
     base = next((t for word, t in known.items() if word in facts.name), A100)

@@ -3,14 +3,14 @@
 
     magic | length of the header, 4 bytes | header, JSON | text, deflated | binary | SHA-256 of all
 
-The header has the fields of the key as text, so that a miss can be explained. Reading an entry
-runs no code: it is JSON, bytes and a digest. The digest detects damage and is no signature.
+The header has the fields of the key as text, so that a miss can be explained. To read an entry runs
+no code: it is JSON, bytes and a digest. The digest detects damage, but is no signature.
 
-The kernel's name is not part of the key. Sources that differ in it alone share the binary of the
-first one, and its name with it.
+The kernel's name is not part of the key. Sources that differ only in the name share the first one's
+binary, in which the function has the first one's name.
 
-Loading a truncated library kills the process (SIGBUS). So all parts that the headers of a compiled
-file name must lie inside the file.
+Loading a truncated library kills the process (SIGBUS). So a library is only accepted if all parts
+that its ELF headers name lie inside the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DamagedError(Exception):
 
 
 class Binary(NamedTuple):
-    """Compiled code, and the name that the kernel has in it."""
+    """Compiled code, and the kernel's name in it."""
 
     name: str
     code: bytes
@@ -47,10 +47,11 @@ class Binary(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a binary depends on.
+    """Everything on which a binary depends.
 
-    kind: cubin, or library (machine code for this process). name: the function. arch: the
-    device's, or this machine's with the features of its CPU. toolchain: the exact compiler.
+    kind: cubin, library (machine code for this process), or choice (autotune/choice.py). name: the
+    function. arch: the device's, or this machine's with its CPU's features. toolchain: the exact
+    compiler.
     """
 
     kind: str
@@ -86,7 +87,7 @@ def key_of(fields: Mapping[str, str]) -> str:
 
 
 def _digest(text: str, name: str) -> str:
-    """The same for sources that differ only in the name of the function."""
+    """The digest of a source. It is equal if sources differ only in the function's name."""
     anonymous = re.sub(rf"\b{re.escape(name)}\b", "@", text)  # which no source contains
     return sha256(anonymous.encode()).hexdigest()
 
@@ -123,7 +124,7 @@ def decode(content: bytes) -> Entry:
 
 
 def decode_named(name: str, content: bytes) -> Entry:
-    """The entry of a file; DamagedError also if the name is another kernel's."""
+    """The entry of a file; DamagedError also if the file's name does not fit its content."""
     entry = decode(content)
     if key_of(entry.fields) + ENDING != name:
         raise DamagedError("it holds another kernel than its name says")
@@ -166,7 +167,7 @@ Rows = list[tuple[int, ...]]
 
 
 def problem_of(content: bytes, function: str) -> str:
-    """Why the bytes are no complete library with this function; empty if they are."""
+    """Why the bytes are not a complete library with this function; empty if they are."""
     try:
         return _problem(content, function.encode())
     except (struct.error, IndexError, KeyError, OverflowError, ValueError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in a folder that only this user can write: checks, reads, writes and lists them.
+"""Checks, reads, writes and lists files in a folder that only this user can write.
 
-All access goes through the descriptor of the opened and checked folder. So nobody can replace the
-folder or insert a link between a check and a use.
+All access goes through the descriptor of the folder, which is opened and then checked. So nobody
+can replace the folder, or insert a link, between a check and a use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RefusedError(FuserError):
 
 
 class RefusedFolderError(RefusedError):
-    """The folder itself cannot be made or is not safe to use, so none of its files is."""
+    """The folder itself cannot be made, or is not safe to use. So no file in it is safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def opened(path: Path, *, create: bool) -> Iterator[int]:
         raise
     except OSError as error:
         raise RefusedFolderError(
-            f"{path} is no folder of its own, but a link or a file, or is closed: {error.strerror}"
+            f"{path} is a link or a file, or may not be read: {error.strerror}"
         ) from error
     try:
         _check(os.fstat(folder), str(path), _OTHERS_WRITE, RefusedFolderError)
@@ -81,7 +81,7 @@ def _make(path: Path) -> None:
 def _check(
     found: os.stat_result, name: str, forbidden: int, kind: type[RefusedError] = RefusedError
 ) -> None:
-    """RefusedError unless this user owns it and it has none of the forbidden permissions."""
+    """RefusedError unless this user owns it, and it has none of the forbidden permissions."""
     if found.st_uid != os.geteuid():
         raise kind(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
     if found.st_mode & forbidden:
@@ -103,7 +103,7 @@ def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
     with os.fdopen(file, "rb") as stream:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise RefusedError("it is no plain file with one name")
+            raise RefusedError("it is not a regular file, or it has several hard links")
         _check(found, "it", _OTHERS if strict else _OTHERS_WRITE)
         if found.st_size > MOST_BYTES:
             raise RefusedError(f"it has more than {MOST_BYTES} bytes")
@@ -115,7 +115,7 @@ def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
 
 
 def replace(folder: int, name: str, content: bytes) -> None:
-    """Replaces a file atomically: another process sees the old file or the new one."""
+    """Replaces a file atomically: another process sees either the old file or the new one."""
     passing = f".writing-{secrets.token_hex(12)}"
     file = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=folder)
     try:
@@ -139,7 +139,7 @@ def remove(folder: int, name: str) -> bool:
 
 
 def listed(folder: int, pattern: re.Pattern[str] = ENTRY_NAME) -> list[Found]:
-    """The plain files of this package and user, the least recently used first."""
+    """The regular files of this package and user, the least recently used first."""
     found = []
     for name in os.listdir(folder):
         if pattern.match(name):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do with the store: copy its entries, and learn why a kernel was not found.
+"""Copies entries of the store, and explains why a kernel was not found.
 
 Entries <-> one zip file, to copy them to another machine. A cubin runs on a device. A library is
 machine code that runs in the user's process, so it is exported and imported only on request.
 
-A kernel that was not found -> the most similar stored one, and how they differ.
+A kernel that was not found -> the most similar stored one, and the differences.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import DamagedError, decode_named
 from thunder_fuser.store.store import Store, Stored
 
-# What is copied without and with libraries. A choice is data: a schedule as text.
+# The kinds that are copied without libraries, and with them. A choice is a schedule as text.
 KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", "library")}
-MOST_COMPARED = 200  # sources to compare: the newest ones
+MOST_COMPARED = 200  # only the newest sources are compared
 MOST_LINES = 12  # of a difference
 
 
@@ -67,7 +67,7 @@ def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
 
 
 def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo, libraries: bool) -> bytes | None:
-    """The bytes of a valid entry, named and stored as export does it; None for any other member."""
+    """The bytes of a member that is a valid entry, in the form that export writes; else None."""
     is_plain = files.ENTRY_NAME.match(info.filename) and info.compress_type == zipfile.ZIP_STORED
     if not is_plain or info.file_size > files.MOST_BYTES:
         return None
@@ -84,7 +84,7 @@ def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo, libraries: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The nearest entry, its differing fields as (field, here, there), and differing lines."""
+    """The nearest entry. differs: (field, value here, value there). lines: those that differ."""
 
     stored: Stored
     differs: tuple[tuple[str, str, str], ...]
@@ -139,7 +139,7 @@ def _likeness(text: str, other: str) -> float:
 
 
 def _lines(text: str, other: str) -> tuple[str, ...]:
-    """The last lines that differ: the kernel comes after the device functions it uses."""
+    """The last lines that differ. They are the kernel's, which follows its device functions."""
     found = unified_diff(other.splitlines(), text.splitlines(), "there", "here", n=0, lineterm="")
     lines = [line for line in found if not line.startswith(("---", "+++", "@@"))]
     left = len(lines) - MOST_LINES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store: binaries by their recipes. A failure is a miss with one warning, never an error.
+"""The store of binaries on disk, by their recipes. A failure is a miss with one warning.
 
     store = current_store()
     binary = store.get(recipe)      None: compile it, then
@@ -34,10 +34,10 @@ from thunder_fuser.store.entry import (
 from thunder_fuser.store.folder import Found, RefusedError, RefusedFolderError
 from thunder_fuser.threads import check_abandoned, first_time
 
-KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that the next write has room
-STALE_SECONDS = 3600  # an unfinished file of this age is from a process that died
-SLOW_WAIT = 30.0  # seconds of waiting for another process until a warning
-LONGEST_WAIT = 120.0  # then this process compiles too
+KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that later writes have room
+STALE_SECONDS = 3600  # a temporary file of this age is from a process that died
+SLOW_WAIT = 30.0  # after so many seconds of waiting for another process there is a warning
+LONGEST_WAIT = 120.0  # after so many seconds this process compiles too
 _ANOTHER = "Set the option cache_dir to another folder, or cache to off."
 
 
@@ -59,9 +59,10 @@ class Store:
 
     def __init__(self, root: Path, mode: str, most_bytes: int) -> None:
         self.root, self.mode, self.most_bytes = root, mode, most_bytes
-        self._unpruned = most_bytes  # bytes written since the last pruning; the first write prunes
+        # Bytes written since the last pruning. It begins so high that the first write prunes.
+        self._unpruned = most_bytes
 
-    # ---- what a compilation asks for
+    # ---- for compilations
 
     def get(self, recipe: Recipe) -> Binary | None:
         """The binary; None if it is missing or damaged."""
@@ -85,7 +86,7 @@ class Store:
             return None
 
     def put(self, recipe: Recipe, binary: bytes) -> None:
-        """Stores a binary. Failures, such as a full disk, only cost a later compilation."""
+        """Stores a binary. After a failure, such as a full disk, it is compiled again later."""
         content = encode(recipe, binary)
         if self.mode != "rw" or len(content) > min(self.most_bytes, files.MOST_BYTES):
             return
@@ -104,7 +105,7 @@ class Store:
             _warn_once((self.root, "put"), thing, error, _ANOTHER)
 
     def _warn_of_folder(self, error: RefusedFolderError) -> None:
-        """One warning, whether it is read or written first, which fail with different words."""
+        """Warns once: reads and writes fail with different words for the same cause."""
         if first_time((self.root, "folder")):
             warnings.warn(
                 f"Compiled kernels are neither read from disk nor kept: {error}. {_ANOTHER}",
@@ -113,7 +114,8 @@ class Store:
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
-        """Waits while another process compiles the same kernel. Without locks, both compile it."""
+        """Waits while another process compiles the same kernel. If the file system has no locks,
+        both compile it."""
         name, lock = f".lock-{recipe.key}", None
         if self.mode == "rw":
             with suppress(RefusedError, OSError):
@@ -149,10 +151,10 @@ class Store:
                 break
         return lock
 
-    # ---- what people ask for
+    # ---- for people
 
     def found(self) -> list[Found]:
-        """The files of entries, unread, the least recently used first. Empty without a folder."""
+        """The files of entries, the least recently used first, without reading them."""
         try:
             with files.opened(self.root, create=False) as folder:
                 return files.listed(folder)
@@ -160,7 +162,7 @@ class Store:
             return []
 
     def entries(self) -> Iterator[Stored]:
-        """Every file, read and checked, with its entry or its problem."""
+        """Reads and checks every file; each has an entry or a problem."""
         for one in self.found():
             try:
                 with files.opened(self.root, create=False) as folder:
@@ -171,7 +173,7 @@ class Store:
                 yield Stored(one, None, str(error))
 
     def prune(self, most_bytes: int | None = None) -> tuple[int, int]:
-        """Evicts the least recently used entries beyond a size; returns (files, bytes) removed."""
+        """Evicts the least recently used entries beyond a size. Returns (files, bytes) removed."""
         most = self.most_bytes if most_bytes is None else most_bytes
         self._unpruned = 0
         try:
@@ -181,7 +183,7 @@ class Store:
             return 0, 0
 
     def clear(self) -> tuple[int, int]:
-        """Removes every entry and no other file."""
+        """Removes every entry, and no other file."""
         return self.prune(most_bytes=0)
 
     def remove(self, stored: Stored) -> None:
@@ -229,12 +231,12 @@ _store = lru_cache(maxsize=16)(Store)
 
 
 def root_of(given: str) -> Path:
-    """The folder in the option cache_dir, else in the user's cache. Never relative to the current
-    one: OptionError. RuntimeError if there is no home."""
+    """The folder in the option cache_dir, else a folder in the user's cache. OptionError for a
+    relative path, RuntimeError if there is no home."""
     if given:
         try:
             path = Path(given).expanduser()
-        except RuntimeError:  # of a user who has no home
+        except RuntimeError:  # the path begins with the name of a user who has no home
             path = Path(given)
         if not path.is_absolute():
             raise OptionError("option cache_dir", expected="an absolute path", got=repr(given))
@@ -248,7 +250,7 @@ def root_of(given: str) -> Path:
 
 
 def _warn_once(cause: Hashable, thing: object, error: Exception, then: str = "") -> None:
-    """Warns at the first error of a cause. The reason does not contain the file's name."""
+    """Warns at the first error of a cause. The cause's text does not contain the file's name."""
     why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if first_time((cause, why)):
         warnings.warn(f"{thing}: {why}. {then}".rstrip(), CacheWarning, stacklevel=3)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel's text -> the device functions it calls, as text to paste in front of it.
+"""Selects the device functions that a kernel's text calls, as text to put in front of it.
 
 Each fragment is a small file that starts with the names it provides and the fragments it needs:
 
     // provides: maximum minimum
     // needs: device
 
-`common/` serves both dialects. A name in both `cuda/` and `cpu/` is one thing with two bodies;
-those of `cuda/` that only the hardware has are switched off by THUNDER_FUSER_EMULATOR, and the
-emulator brings its own. Nothing is included, so NVRTC reads some hundred lines and no header.
+`common/` serves both dialects. A name in both `cuda/` and `cpu/` is one function with two bodies.
+THUNDER_FUSER_EMULATOR switches off the functions of `cuda/` that need the hardware; the emulator
+has its own. No header is included, so NVRTC reads only some hundred lines.
 """
 
 import re
@@ -66,7 +66,7 @@ def fragment(dialect: str, name: str) -> Fragment:
 
 
 def _closure(kernel_text: str, dialect: str) -> list[str]:
-    """Names of the fragments to paste, in an order that depends on their names alone."""
+    """Names of the fragments to put in front, in an order that depends only on their names."""
     used = identifiers(kernel_text)
     order: dict[str, None] = {}
 

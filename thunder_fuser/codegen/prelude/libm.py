@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of C math functions in a text -> the declarations it needs to call them.
+"""Declares the C math functions that a text calls.
 
 No header is included (`math.h` alone costs a third of a kernel's build); the compiler knows these
-functions by their names. Those with SIMD versions in this machine's libmvec (4 ulp at most) are
-replaced by one with the same bits in a loop of any number of lanes, and outside of loops:
+functions by their names. A function with SIMD versions in this machine's libmvec (4 ulp at most) is
+replaced, so that it gives the same bits in loops of any number of lanes and outside of loops:
 
-    expf(x)  ->  lanes_expf(x), of which a loop of 8 lanes calls _ZGVdN8v_lanes_expf, that of
-                 libmvec for 16 lanes (with AVX-512), and so do all others; see cpu/lanes.h
+    expf(x)  ->  lanes_expf(x). A loop of 8 lanes calls its version _ZGVdN8v_lanes_expf. All
+                 versions call libmvec's widest, of 16 lanes with AVX-512; see cpu/lanes.h
 """
 
 import ctypes
@@ -26,10 +26,10 @@ ARITY = {name + suffix: 1 for name in UNARY for suffix in ("", "f")} | {
     name + suffix: 2 for name in BINARY for suffix in ("", "f")
 }
 
-# The attributes are gcc's: clang calls the scalar functions.
+# Only gcc has these attributes, so clang calls the scalar functions.
 _GUARD = "#ifndef __clang__\n{}#define {} lanes_{}\n#else\n{}#endif\n"
-# Each version's letter in symbols, the bytes of its vectors, and where loops may call it; gcc takes
-# AVX2's for a loop wherever it has both.
+# Each version's letter in symbols, the bytes of its vectors, and when loops may call it. If gcc has
+# AVX and AVX2 versions, it takes AVX2's.
 _VERSIONS = (
     ("b", 16, "defined(__SSE2__)"),
     ("c", 32, "defined(__AVX__) && !defined(__AVX2__)"),
@@ -51,7 +51,7 @@ def vector_functions() -> frozenset[str]:
 
 
 def _symbol(name: str) -> str:
-    """The SSE version's symbol; glibc adds the AVX ones in the same release.
+    """The SSE version's symbol. If glibc has it, it has the AVX versions too.
 
     >>> _symbol("expf"), _symbol("pow")
     ('_ZGVbN4v_expf', '_ZGVbN2vv_pow')
@@ -79,7 +79,7 @@ def _real(name: str) -> str:
 
 
 def _same_in_all_lanes(name: str) -> str:
-    """Declares lanes_NAME for simd loops, and defines it: alone, and for each number of lanes."""
+    """Declares lanes_NAME for simd loops, and defines it for one lane and for each vector size."""
     real, suffix = _real(name), "v" * ARITY[name]
     size = 4 if real == "float" else 8
     counts = ", ".join(str(bytes // size) for bytes in (16, 32, 64))
@@ -98,7 +98,7 @@ def _same_in_all_lanes(name: str) -> str:
 
 
 def _version(name: str, version: str, lanes: str, symbol: str) -> str:
-    """MADE float32 expf_d(float32 x) asm("_ZGVdN8v_lanes_expf"); and what it does."""
+    """MADE float32 expf_d(float32 x) asm("_ZGVdN8v_lanes_expf"); and its definition."""
     arguments = ("x", "y")[: ARITY[name]]
     head = f"{lanes} {version}({', '.join(f'{lanes} {one}' for one in arguments)})"
     call = f"same_lanes({name}_widest, {', '.join(arguments)})"

@@ -1,6 +1,7 @@
-// Runs a kernel's grid on one CPU thread: each thread of a block is a fiber with its own stack, which
-// gives up the processor at every barrier and shuffle. The blocks of a cluster take turns, each up to a
-// barrier of the cluster or a gate; clusters run one after another. The first broken rule ends the launch: the fiber that broke it is left where it is, and nothing is thrown through it.
+// Runs a kernel's grid on one CPU thread. Each thread of a block is a fiber with its own stack, which
+// yields at every barrier and shuffle. The blocks of a cluster take turns, each up to a barrier of the
+// cluster or a gate; clusters run one after another. The first broken rule ends the launch: its fiber
+// is never resumed, so nothing is thrown through it.
 #include <setjmp.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,8 +29,8 @@ struct Fiber {
   int gate, parity;  // what it waits for, at a gate
 };
 
-// It opens when it has been told what to expect and as many bytes have come. `news`: what those who
-// sent them knew, for the block that passes.
+// It opens when the bytes that it expects have arrived. `news`: the clocks of their senders, which
+// the block gets that passes the gate.
 struct Gate {
   long long missing;
   int openings;
@@ -116,7 +117,7 @@ int ordered(int position, int first, int count) {
   return first + (machine.reverse ? count - 1 - position : position);
 }
 
-// The first thread of a range that is not as its first one (another state, or another line).
+// The first thread of a range whose state or line differs from the range's first thread's.
 int odd_one_out(int first, int count) {
   const Fiber& reference = machine.fibers[first];
   for (int id = first + 1; id < first + count; ++id) {
@@ -300,7 +301,7 @@ void emu_gate_expect(int byte_offset, int bytes, bool first, int line) {
   open_if_full(gate);
 }
 
-// A part that comes before the gate is told what to expect counts for its next opening.
+// Bytes that arrive before the gate's next byte count is set count for its next opening.
 void emu_gate_put(int peer, int byte_offset, int bytes, int line) {
   Gate& gate = gate_of(peer, byte_offset);
   if (!gate.made || machine.known[emu.rank][peer] == emu.first_epoch)
@@ -320,8 +321,8 @@ void emu_gate_wait(int byte_offset, int parity, int line) {
   emu_wait(EMU_AT_GATE, line);
 }
 
-// Two sets of slots, used in turn: a thread that runs ahead to the next shuffle does not overwrite what
-// the rest of its warp has yet to read, and it cannot be two ahead.
+// Two sets of slots, used in turn: a thread that is already at the next shuffle does not overwrite
+// values that its warp must still read. It cannot be two shuffles ahead.
 void* emu_shuffle_slot() {
   const int turn = machine.fibers[self()].shuffles++ & 1;
   return machine.slots[turn][self()];
@@ -348,8 +349,8 @@ struct EmuLaunch {
   EmuDim grid, block;
 };
 
-// Runs the whole grid; `error->kind` says how it went. Returns 0, or -1 if memory ran out.
-// One launch at a time: the caller holds a lock.
+// Runs the whole grid; `error->kind` is the rule that was broken, or 0. Returns 0, or -1 without
+// memory. The caller holds a lock, so there is one launch at a time.
 int emu_run(const EmuLaunch* launch, EmuError* error) {
   const int threads = int(launch->block.x * launch->block.y * launch->block.z);
   const int all = threads * launch->cluster;
@@ -369,7 +370,7 @@ int emu_run(const EmuLaunch* launch, EmuError* error) {
   emu.shared_bytes = launch->shared_bytes;
   for (int id = 0; id < all; ++id) {
     machine.fibers[id].entered = false;
-    machine.fibers[id].shuffles = 0;  // a launch that failed leaves them apart
+    machine.fibers[id].shuffles = 0;  // they differ after a launch that failed
   }
   const size_t stack_bytes = all * STACK_BYTES;
   const size_t shared = (size_t)launch->shared_bytes * launch->cluster;

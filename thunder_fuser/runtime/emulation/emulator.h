@@ -1,7 +1,7 @@
-// The CUDA side of a kernel, for a C++ compiler: pasted in front of the unchanged CUDA text.
-// Nothing here touches a type of the prelude before a kernel uses it, so it can come first.
-// A kernel sees tagged addresses, not real ones: bits 36 and up say which parameter it came from, so an
-// access is checked against that parameter's own range however near another one lies in memory.
+// CUDA's functions for a C++ compiler. This text is put in front of the unchanged CUDA text. It can
+// come first, because it uses types of the prelude only in templates.
+// A kernel sees tagged addresses: bits 36 and up are the parameter's number. So an access is checked
+// against the range of its own parameter, even if another parameter's memory is near.
 #pragma once
 #define THUNDER_FUSER_EMULATOR 1
 #define __global__
@@ -29,14 +29,14 @@ struct EmuError {
   EmuDim block, thread, other_block, other_thread;
   long long index, limit;
 };
-// Who touched a byte last, by number in the cluster, and in which interval between barriers.
+// The thread that touched a byte last (its number in the cluster), and the interval between barriers.
 struct EmuByte { unsigned write_epoch, read_epoch; short writer, reader; };
 struct EmuState {
   EmuDim thread, block, block_dim, grid_dim;
   int thread_id, buffer_count, shared_bytes, rank, cluster, threads;
   unsigned first_epoch;  // of the cluster's first interval between barriers
-  // By block of the cluster: the interval from which on this block does not know what it does. Its
-  // own entry is the interval now. A barrier brings news of the block, a gate of those who opened it.
+  // A vector clock: for each block of the cluster, the first interval that this block has not waited
+  // for. Its own entry is the current interval. A barrier or a gate brings the clocks of the others.
   const unsigned* known;
   const EmuBuffer* buffers;
   unsigned char* shared;  // the block's own; those of its cluster lie side by side
@@ -54,8 +54,8 @@ void emu_gate_put(int peer, int byte_offset, int bytes, int line);
 void emu_gate_wait(int byte_offset, int parity, int line);
 void* emu_shuffle_slot();                   // where this thread puts its value
 const void* emu_shuffle_peer(int lane_id);  // where a thread of the warp has put its own
-// What -fsanitize=bounds-strict and integer-divide-by-zero call; defined here, so that their own
-// runtime is not needed. The first argument starts with the place in the source.
+// The functions that -fsanitize=bounds-strict and integer-divide-by-zero call. They are defined here,
+// so the sanitizers' runtime is not needed. The first argument begins with the place in the source.
 struct EmuPlace { const char* file; unsigned line, column; };
 __attribute__((weak)) void __ubsan_handle_out_of_bounds(void* place, void* index) {
   emu_fail(EMU_LOCAL_BOUNDS, -1, (long long)index, 0, (int)((EmuPlace*)place)->line, -1);
@@ -127,7 +127,7 @@ inline I checked_index(T value, I size, int line = __builtin_LINE()) {
   return static_cast<I>(value);
 }
 
-// Instead of a reader's number: several threads of block `rank`, or of several blocks.
+// Replaces a reader's number if several threads of block `rank`, or of several blocks, have read.
 constexpr short EMU_SEVERAL_BLOCKS = -1;
 inline short emu_several(int rank) { return (short)(-2 - rank); }
 inline int emu_block_of(short who) { return who < 0 ? -2 - who : who / emu.threads; }

@@ -4,11 +4,11 @@
 // 1997): with the distances r and s of x + iy from i and -i, the ellipse through it has the half
 // axis a = (r + s) / 2, and neither a - 1 nor a - y is computed as a difference of near numbers.
 struct Ellipse { double grown, side, height; };  // log(a + sqrt(a*a - 1)), sqrt(a*a - y*y), y
-// x, y >= 0, neither too large to be squared.
+// x and y are >= 0, and small enough to be squared.
 DEVICE Ellipse c_ellipse(double x, double y) {
   const double r = hypot(x, y + 1), s = hypot(x, y - 1), half = (r + s) / 2, a = half < 1 ? 1 : half;
   const double beyond = r + (y + 1), within = y <= 1 ? s + (1 - y) : s + (y - 1);
-  // x * x / beyond and x * x / within: by factors, for a square may vanish.
+  // x * x / beyond and x * x / within, as two factors, because a square may underflow.
   const double far = x * (x / beyond), near = within == 0 ? 0 : x * (x / within);
   const double above = y <= 1 ? (far + near) / 2 : (far + within) / 2;  // a - 1
   const double edge = y <= 1 ? (x * x / (r + y + 1) + (s + (1 - y))) / 2 : 0;  // a - y

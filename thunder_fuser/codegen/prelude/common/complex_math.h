@@ -1,13 +1,13 @@
 // provides: c_abs c_exp c_log c_log2 c_sqrt c_sin c_cos c_sinh c_cosh c_tan c_tanh c_sigmoid
 // needs: device complex constants classify
-// Computed in double for both types, so that no intermediate of a c64 overflows. At zeros,
-// infinities and NaN as annex G of the C standard says, whose functions torch calls.
-// x * y, where a 0 wins over an infinity and a NaN, with the sign of the product.
+// Computed in double for both types, so that no intermediate of a c64 overflows. The results at
+// zeros, infinities and NaN are those of the C standard's annex G, whose functions torch calls.
+// x * y, but 0 times infinity or NaN is 0, with the sign of the product.
 DEVICE double c_times(double x, double y) {
   if (x == 0.0 || y == 0.0) return copysign(0.0, copysign(1.0, x) * copysign(1.0, y));
   return x * y;
 }
-// cos(angle), for the real part of what has the size of x: infinite with x, whatever the angle is.
+// cos(angle), as a factor beside a function of x: 1 if x is infinite and the angle is not finite.
 DEVICE double c_cos_beside(double x, double angle) {
   return isinf_(x) && !isfinite_(angle) ? 1.0 : cos(angle);
 }
@@ -15,7 +15,7 @@ DEVICE double c_abs(c128 z) {
   if (isinf_(z.re) || isinf_(z.im)) return infinity<double>();
   return hypot(z.re, z.im);
 }
-// In two factors, for exp(x) may overflow where exp(x) * sin(y) does not.
+// exp(x) is multiplied as two factors, because it may overflow where exp(x) * sin(y) does not.
 DEVICE c128 c_exp(c128 z) {
   const bool large = z.re > 700.0;
   const double first = exp(large ? z.re - 700.0 : z.re), then = large ? exp(700.0) : 1.0;
@@ -23,7 +23,7 @@ DEVICE c128 c_exp(c128 z) {
   if (z.im == 0.0) return {first * then, z.im};
   return {first * c_cos_beside(z.re, z.im) * then, first * sin(z.im) * then};
 }
-// Near size 1 by what is over 1, which the logarithm of the rounded size has lost.
+// Near size 1 it uses the size minus 1, which the logarithm of the rounded size would lose.
 DEVICE double c_log_of_size(c128 z) {
   const double x = fabs(z.re), y = fabs(z.im), most = x > y ? x : y, least = x > y ? y : x;
   if (!(most < infinity<double>())) return log(c_abs(z));
@@ -40,7 +40,7 @@ DEVICE c128 c_sigmoid(c128 z) {
   const c128 power = c_exp(c128{-z.re, -z.im});
   return c128{1.0, 0.0} / c128{1.0 + power.re, power.im};
 }
-// Scaled by an even power of two where a square would overflow, or lose its last digits.
+// It scales z by an even power of two where a square would overflow, or lose its last digits.
 DEVICE c128 c_sqrt(c128 z) {
   if (isinf_(z.im)) return {infinity<double>(), z.im};
   if (z.re == 0.0 && z.im == 0.0) return {0.0, z.im};

@@ -1,6 +1,6 @@
 // provides: digamma_
 // needs: device constants
-// The slope of log(gamma): reflected to x > 0, moved to x >= 10, and there by its asymptotic series.
+// The derivative of log(gamma): reflected to x > 0, shifted to x >= 10, then an asymptotic series.
 // -inf at 0 (inf at -0), NaN at the other poles.
 DEVICE double digamma_(double x) {
   if (x == 0.0) return -1.0 / x;

@@ -1,7 +1,7 @@
 // provides: index_div index_mod
 // needs: device types
 // x / d and x % d for 0 <= x < 2^31, by a multiplication and a shift instead of a division.
-// `by` is what codegen/size_parameters.py makes of d: 32 bits of multiplier above the shift.
+// `by` is division_by(d) of codegen/indices.py: 32 bits of multiplier above the shift.
 template <typename T> DEVICE T index_div(T x, i64 by) {
   const u32 multiplier = static_cast<u32>(static_cast<u64>(by) >> 32);
   const u64 product = static_cast<u64>(static_cast<u32>(x)) * multiplier;

@@ -11,7 +11,7 @@ template <typename T> DEVICE T sign(T x) {
 template <typename T> DEVICE T reciprocal(T x) { return T(1) / x; }
 DEVICE float frac(float x) { return x - truncf(x); }
 DEVICE double frac(double x) { return x - trunc(x); }
-// From the nearer end, so that weight 1 gives the end itself.
+// It starts from the nearer end, so that weight 1 gives `end` exactly.
 template <typename T> DEVICE T lerp_(T start, T end, T weight) {
   const T distance = end - start;
   const bool near_start = weight < T(0.5) && weight > T(-0.5);

@@ -13,7 +13,7 @@ template <typename T> DEVICE typename Bits<T>::type word(Words x, int lane) {
   take(x, lane, bits);
   return bits;
 }
-// As many bits as the significand holds: the number is exact, and never rounds up to 1.
+// It takes as many bits as the significand has, so the number is exact and never rounds up to 1.
 template <typename T> struct Unit {
   static DEVICE float of(u32 bits) { return static_cast<float>(static_cast<i32>(bits >> 8)) * 0x1p-24f; }
 };
@@ -26,7 +26,8 @@ template <> struct Unit<bf16> {
 template <> struct Unit<double> {
   static DEVICE double of(u64 bits) { return static_cast<double>(static_cast<i64>(bits >> 11)) * 0x1p-53; }
 };
-// lo + (hi - lo) * unit, and lo where that was rounded to hi; 0 and 1, mostly literals, need neither.
+// lo + (hi - lo) * unit, or lo if that was rounded to hi. 0 and 1, which are mostly literals, need
+// no scaling.
 template <typename T, typename C> DEVICE T uniform_(typename Bits<T>::type bits, C lo, C hi) {
   const C unit = Unit<T>::of(bits);
   if (lo == C(0) && hi == C(1)) return convert<T>(unit);

@@ -1,7 +1,7 @@
 // provides: wrap_add wrap_sub wrap_mul wrap_neg wrap_abs
 // needs: device types
-// Integers wrap, as torch's do. The overflow of a signed one is undefined in C++, where a compiler
-// may take `b + c` of a bool b for a choice between c + 1 and c, and wrap neither.
+// Integers wrap, as torch's do. Signed overflow is undefined in C++: for `b + c` with a bool b a
+// compiler may choose between c + 1 and c, and wrap neither.
 template <typename T> struct Ring { using type = T; };
 template <> struct Ring<i64> { using type = u64; };
 template <> struct Ring<i32> { using type = u32; };

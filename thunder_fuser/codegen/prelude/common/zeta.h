@@ -1,7 +1,7 @@
 // provides: zeta_
 // needs: device constants
-// Hurwitz' sum of (q + n)^-x: the first terms as they are, the rest by Euler and Maclaurin. Infinite
-// at x = 1 and at whole q <= 0; NaN below x = 1, and where a negative base has a broken exponent.
+// Hurwitz' sum of (q + n)^-x: the first terms one by one, the rest by Euler and Maclaurin. Infinite
+// at x = 1 and at integers q <= 0; NaN below x = 1, and for a negative base with a fractional x.
 DEVICE double zeta_(double x, double q) {
   if (x == 1.0) return infinity<double>();
   if (x < 1.0) return not_a_number<double>();

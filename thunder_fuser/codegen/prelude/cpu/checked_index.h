@@ -1,13 +1,13 @@
 // provides: checked_index
 // needs: device types
-// failed: the number of the first check that failed and what it met. Threads may fail at once.
+// failed: the number of the first check that failed, and its value. Several threads may fail.
 inline __attribute__((noinline, cold)) i64 index_failed(i64 value, i64 number, i64* failed) {
   i64 none = 0;
   if (__atomic_compare_exchange_n(failed, &none, number, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     failed[1] = value;
   return 0;
 }
-// What is no index of the axis is noted, and read as 0, so that no read leaves the tensor.
+// An index outside the axis is recorded and replaced by 0, so that no read leaves the tensor.
 template <typename I, typename T> DEVICE I checked_index(T value, I size, i64 number, i64* failed) {
   if (__builtin_expect(value >= 0 && value < size, 1)) return value;
   return index_failed(value, number, failed);

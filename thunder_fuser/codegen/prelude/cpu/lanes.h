@@ -1,8 +1,8 @@
 // provides: same_lanes
 // needs:
-// A math function gives the same bits in every loop: libmvec's versions for 4, 8 and 16 lanes
-// differ, and libm's, which would compute the end of a row, differs from all. Here all are the
-// widest version that the machine has (libm.py writes them, one for each number of lanes).
+// A math function must give the same bits in every loop. But libmvec's versions for 4, 8 and 16
+// lanes differ, and libm's, which would compute the end of a row, differs from all. So all versions
+// call the widest one that the machine has (libm.py writes one for each number of lanes).
 #if defined(__AVX512F__)
 #define WIDEST 64
 #define WIDEST_OF(b, d, e) "_ZGVeN" #e
@@ -23,7 +23,7 @@ typedef float widest_float __attribute__((vector_size(WIDEST)));
 typedef double widest_double __attribute__((vector_size(WIDEST)));
 #define CALLED extern "C" __attribute__((simd("notinbranch"), const, nothrow))
 #define MADE extern "C" __attribute__((used, noinline, visibility("hidden")))
-// In registers: a wide load of two narrow stores waits for both to reach the cache.
+// It stays in registers: a wide load of two narrow stores would wait for both to reach the cache.
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define DOUBLED(V, W, ...) inline W doubled(V x) { return __builtin_shufflevector(x, x, __VA_ARGS__); }

@@ -1,7 +1,7 @@
 // provides: Stream total
 // needs: device types convert
-// A row's values in order, dealt in turn to LANES sums: the same additions however many lanes the
-// loop has that makes the values, and wherever loops around it cut the row. They wait in `next`.
+// Adds a row's values in order, in turn to LANES sums. So the additions do not depend on the lanes of
+// the loop that makes the values, or on where outer loops cut the row. New values wait in `next`.
 template <class Op, typename T, typename A> struct Stream {
   static constexpr i64 ROOM = 256, LANES = 16;
   T next[ROOM];

@@ -1,9 +1,9 @@
 // provides: open_gate gates_made gates_ready wait_gate put_to_peer
 // needs: device shared types
 #ifndef THUNDER_FUSER_EMULATOR
-// A gate is an mbarrier in shared memory: it opens when as many bytes have come as it was told, and
-// closes again at once; `parity` says which of its openings, odd or even, is waited for. Barriers of
-// the whole cluster would do, but each empties the first-level cache.
+// A gate is an mbarrier in shared memory. It opens when the expected number of bytes has arrived, and
+// closes again at once; `parity` says whether to wait for an odd or an even opening. Barriers of the
+// whole cluster would also work, but each empties the first-level cache.
 DEVICE unsigned shared_address(const void* place) {
   return static_cast<unsigned>(__cvta_generic_to_shared(place));
 }
@@ -13,15 +13,15 @@ DEVICE unsigned peer_address(const void* place, int peer) {
                : "=r"(address) : "r"(shared_address(place)), "r"(peer));
   return address;
 }
-// By one thread of each block, for the first opening (`first`) and again after each.
+// One thread of each block calls it, for the first opening (`first`) and again after each opening.
 DEVICE void open_gate(Shared<i64> gates, int k, int bytes, bool first) {
   const unsigned gate = shared_address(gates.base + k);
   if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(gate) : "memory");
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                ::"r"(gate), "r"(bytes) : "memory");
 }
-// By all threads, then gates_ready: after it every block of the cluster runs, and its gates take
-// values. What lies between, such as a row's loads, need not wait for the other blocks.
+// All threads call gates_made, then gates_ready. After that every block of the cluster runs, and its
+// gates take values. Work between the two, such as a row's loads, does not wait for other blocks.
 DEVICE void gates_made() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -35,7 +35,7 @@ DEVICE void wait_gate(Shared<i64> gates, int k, int parity) {
       "mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n@!open bra again;\n}"
       ::"r"(shared_address(gates.base + k)), "r"(parity) : "memory");
 }
-// Into the same place of the same window of another block, past whose gate it may be read.
+// Writes to the same place of another block's window. It may be read there once the gate has opened.
 DEVICE void put_to_peer(Shared<i32> window, int peer, int i, i32 word, Shared<i64> gates, int k) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
                ::"r"(peer_address(window.base + i, peer)), "r"(word),

@@ -1,9 +1,9 @@
 // provides: lde
 // needs: device vec memory memory_vec
 #ifndef THUNDER_FUSER_EMULATOR
-// N elements, those from `limit` on zero; none are if `inside`, which the compiler knows. Only the
-// last vector of a tensor is put together of elements, which its thread waits for; both ways end in
-// the same words, so others do not.
+// Loads N elements; those from `limit` on are zero. `inside`: all lie before the limit, which the
+// compiler then knows. Only the last vector of a tensor is loaded by elements. Both branches end in
+// the same words, so only that vector's thread waits for its elements.
 template <int N, typename T, typename I>
 DEVICE Vec<T, N> lde(const T* pointer, I i, I limit, bool inside = false) {
   using Words = VecWords<T, N>;

@@ -1,8 +1,8 @@
 // provides: reduce_cluster open_gates
 // needs: device cluster power_of_two shared shuffle words
-// Over threadIdx.x of all blocks of a cluster. Each warp gives its part to every block; when all have
-// come, each thread adds all parts in the same order. Parts and gates are doubled and used in
-// turns: a block that sends its next part has read the one before, but perhaps not the last.
+// Reduces over threadIdx.x of all blocks of a cluster. Each warp sends its part to every block; when
+// all parts have arrived, each thread adds them in the same order. There are two sets of parts and
+// gates, used in turn: a block that sends its next part may not have read the last set yet.
 template <int BX, int CLUSTER, typename W>
 DEVICE void open_gates(Shared<W>, Shared<i64> gates, int gate) {
   if (threadIdx.x == 0)

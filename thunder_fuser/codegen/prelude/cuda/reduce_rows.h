@@ -1,7 +1,7 @@
 // provides: reduce_rows
 // needs: device shared shuffle words
-// N values in shared memory, as reduce_x reduces a row of them: vectors of WIDTH dealt in turn to
-// LANES threads, then a butterfly. Every LANES threads of the block do so, and get the same bits.
+// Reduces N values in shared memory in reduce_x's order for a row: LANES threads take vectors of
+// WIDTH in turn, then a butterfly. Every LANES threads of the block do so, and get the same bits.
 template <class Op, int N, int WIDTH, int LANES, typename T, typename W>
 DEVICE T reduce_rows(Shared<W> rows, T value) {
   const int lane = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x) % LANES;

@@ -1,7 +1,7 @@
 // provides: reduce_y
 // needs: device block shared
-// N values over threadIdx.y, for each threadIdx.x: a tree in shared memory, then everybody reads its
-// root. All values take each step together, so that threads wait once a step and not once a value.
+// Reduces N values over threadIdx.y, for each threadIdx.x: a tree in shared memory, whose root all
+// threads read. All N values take each step together, so there is one barrier a step, not N.
 template <class Op, int BX, int BY, int N, typename T>
 DEVICE void reduce_y(T* values, Shared<T> scratch) {
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);

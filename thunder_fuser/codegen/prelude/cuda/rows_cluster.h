@@ -1,7 +1,7 @@
 // provides: open_rows put_rows
 // needs: cluster device reduce_rows shared words
-// Values of N rows, in words: each row's threads send its value to all blocks of the cluster, past
-// whose gate it may be read.
+// Values of N rows, as words. Each row's threads send its value to all blocks of the cluster, which
+// may read it once their gate has opened.
 template <int N, typename W> DEVICE void open_rows(Shared<W>, Shared<i64> gates, int gate) {
   if (threadIdx.x == 0 && threadIdx.y == 0)
     open_gate(gates, gate, N * static_cast<int>(sizeof(W)), true);

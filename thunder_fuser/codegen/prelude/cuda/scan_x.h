@@ -1,8 +1,8 @@
 // provides: scan_x
 // needs: device block shared shuffle
-// Inclusive, in the order of the row: the N values of a thread lie before those of the next thread
-// along threadIdx.x, and all of them behind the carry, which every thread of the row holds. The
-// order of operations is fixed, so the same values give the same bits.
+// An inclusive scan in the order of the row: first the carry, which every thread of the row holds,
+// then the N values of each thread along threadIdx.x. The order of operations is fixed, so the same
+// values give the same bits.
 template <class Op, int BX, int BY, int N, typename T>
 DEVICE void scan_x(T (&values)[N], T& carry, Shared<T> scratch) {
   constexpr int WIDTH = BX < 32 ? BX : 32;

@@ -2,7 +2,7 @@
 // needs: device vec
 #ifndef THUNDER_FUSER_EMULATOR
 extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
-// A typed window on the block's one buffer. The count is there for the emulator, which checks it.
+// A typed window on the block's shared memory. Only the emulator uses the count, for its checks.
 template <typename T> struct Shared {
   T* base;
   DEVICE Shared(int byte_offset, int)

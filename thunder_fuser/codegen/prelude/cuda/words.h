@@ -1,6 +1,6 @@
 // provides: to_word from_word
 // needs: device
-// A value as a word that blocks of a cluster send each other.
+// A value <-> the word in which blocks of a cluster send it to each other.
 template <typename W, typename T> union AsWord {
   W word;
   T value;
