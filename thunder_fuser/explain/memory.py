@@ -36,17 +36,17 @@ class LiveMemory(Timeline, Shown):
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """calls: the bytes that live after each."""
+        """calls: each with the bytes that are live after it."""
         return {"name": self.name, "calls": self._calls(), "kept": self.kept, "peak": self.peak}
 
 
 def timeline(jitted: Any) -> LiveMemory:
     """The memory of the compilation that ran last, in the order of its calls.
 
-    Its traces run once more, on zeros. The graphs that torch.compile makes of a function follow
-    each other, the last one's backward first.
+    Its traces run once more, on zeros. If torch.compile made several graphs of the function, they
+    follow each other: the forwards in order, then the backwards in reverse.
 
-    Raises InputError for a function that was not called, or whose arguments are no plain tensors
+    Raises InputError for a function that was not called, or whose arguments are not plain tensors
     and numbers.
     """
     return _joined(name_of(jitted), [of_graph(graph) for graph in graphs_of(jitted)])

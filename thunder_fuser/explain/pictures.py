@@ -3,8 +3,8 @@
 
     plot({"time": jitted, "memory": other}, "memory.png")
 
-Calls stand at equal distances, the forward's in the left half and the backward's in the right, so
-that policies with more or fewer calls can be compared.
+Calls stand at equal distances, the forward's in the left half and the backward's in the right half.
+So policies with different numbers of calls can be compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INCHES = (9, 3.2)  # of one model
 
 
 def plot(functions: Mapping[str, Any], path: str, title: str = "") -> None:
-    """Writes the picture of functions that were called, of the kind that the path's ending says."""
+    """Writes the picture of functions that were called; the path's suffix chooses the format."""
     picture({title: {name: timeline(one) for name, one in functions.items()}}, path)
 
 
@@ -37,7 +37,7 @@ def picture(models: Mapping[str, Mapping[str, Timeline]], path: str) -> None:
 
 
 def new_page(width: float, height: float) -> Any:
-    """An empty picture of so many inches, which needs no display."""
+    """An empty picture of this size in inches. It needs no display."""
     need_matplotlib()
     return import_module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
 
@@ -69,7 +69,7 @@ def _draw(axes: Any, title: str, lines: Mapping[str, Timeline]) -> None:
 
 
 def points(line: Timeline) -> tuple[list[float], list[int]]:
-    """Places from 0 to 2 and the bytes there; at 1, what is kept.
+    """Places from 0 to 2 and the live bytes there; at 1, the bytes kept for the backward.
 
     forward of 2 calls, backward of 1  ->  places 0.25, 0.75, 1, 1.5
     """
