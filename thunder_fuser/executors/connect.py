@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a forward -> the same tensors, in autograd's graph: one Function, where Thunder
-takes two.
+"""The results of a forward -> the same tensors in autograd's graph, by one Function instead of
+Thunder's two.
 
     connect(backward, data, kept)     data, kept: as Thunder's forward trace returns them
 
-Thunder's second Function lets a gradient of a result be freed as soon as the backward has read it.
-With one they live until the backward ends.
+With Thunder's second Function, a gradient of a result is freed as soon as the backward has read
+it. With one Function, these gradients live until the backward ends.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class _Connection(Function):
 
 
 def _no_view(kept: torch.Tensor | None) -> torch.Tensor | None:
-    """None where an op of torch did not return what its type says."""
+    """The tensor, detached if it is a view. None if a torch op returned none against its type."""
     return kept if kept is None or kept._base is None else kept.detach()
 
 
-# Function.apply, without what it does for transforms of torch.func: callers see to these.
+# Function.apply without its steps for torch.func's transforms: callers exclude these.
 _apply: Callable[..., Any] = super(Function, _Connection).apply  # type: ignore[misc]
 
 
 def connect(backward: Callable[..., Grads], data: Mapping[str, Any], kept: tuple[Any, Any]) -> None:
-    """Needs gradients to be on. backward: the function of the trace, without decorators."""
+    """Connects the results; gradients must be on. backward: the trace's function, undecorated."""
     _apply((backward, *kept, data["flat_output"]), *data["flat_args"])

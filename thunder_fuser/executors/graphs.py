@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user may ask a report of -> the results of thunder.jit in it, and its name.
+"""A function that a user wants a report on -> the results of thunder.jit in it, and its name.
 
     thunder.jit(f)                                       itself
     thunderfx(f)                                         one for each graph that Thunder runs
@@ -22,7 +22,7 @@ Jitted = Callable[..., Any]
 def graphs_of(jitted: Any) -> list[Jitted]:
     """The results of thunder.jit that were called, in the order in which they were compiled.
 
-    Raises InputError for what is none of the above, or was not called.
+    Raises InputError for a function that is none of the above, or was not called.
     """
     backend = None
     found = [jitted]
@@ -36,7 +36,7 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 
 
 def name_of(jitted: Any) -> str:
-    """The name of a function, the class of a module."""
+    """The name of a function, or the class name of a module."""
     owner = "_model" if thunder.compile_stats(jitted) is not None else "_func"
     for name in (owner, "_orig_mod"):
         inner = getattr(jitted, name, None)
@@ -46,7 +46,8 @@ def name_of(jitted: Any) -> str:
 
 
 def _backend_of(jitted: Any) -> Any:
-    """The ThunderCompiler behind a function, known by what it has: its import takes seconds."""
+    """The ThunderCompiler behind a function. It is known by its attributes, since importing its
+    class takes seconds."""
     found = getattr(jitted, "_backend", jitted)
     if context := _dynamo_context(jitted):
         found = context.callback
@@ -62,7 +63,7 @@ def _backend_of(jitted: Any) -> Any:
 
 
 def _dynamo_context(jitted: Any) -> Any:
-    """What torch.compile made for a module or a function; None for what it has not compiled."""
+    """The context that torch.compile made for a module or function; None if it made none."""
     code = getattr(jitted, "__code__", None)
     if not hasattr(jitted, "_torchdynamo_orig_callable") or code is None:
         return getattr(jitted, "dynamo_ctx", None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A jitted function -> its traces, its fusions' callables and what the fuser refused.
 
-What explain and the demo ask of Thunder goes through here.
+explain and the demo read Thunder's data through this file.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
 
 @contextmanager
 def jitted_inside() -> Iterator[list[Jitted]]:
-    """What thunder.jit makes with the fuser inside of the block, in order; kept alive by the list.
+    """The functions jitted with the fuser inside of the block, in order; the list keeps them alive.
 
-    A module that has imported `jit` itself before the block makes what is not seen.
+    Those of a module that imported `jit` itself before the block are missing.
     """
     found: list[Jitted] = []
     jit = thunder.jit
@@ -79,7 +79,7 @@ def fusions_of(jitted: Jitted) -> list[RegionCallable]:
 
 
 def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
-    """Those of regions, also of what a transform has put into a bound symbol of its own."""
+    """The callables of regions, also of regions that a transform put into a bound symbol."""
     for bsym in bsyms:
         found = callable_of(bsym)
         if found is None:
@@ -89,7 +89,7 @@ def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
 
 
 def claims_of(jitted: Jitted) -> Claims:
-    """What the fuser took and refused in the traces that ran last."""
+    """The ops that the fuser took and refused in the traces that ran last."""
     claims = fuser.claims_of(_first_trace(jitted))
     if claims is None:
         raise InputError(
@@ -100,19 +100,19 @@ def claims_of(jitted: Jitted) -> Claims:
 
 
 def recomputation_in(jitted: Jitted) -> Recomputation | None:
-    """What the function saves for its backward; None if it has none."""
+    """What the function saves for its backward; None if it has no backward."""
     return fuser.recomputation_of(_first_trace(jitted))
 
 
 def _first_trace(jitted: Jitted) -> TraceCtx:
-    """That of the compilation that ran last, by which the fuser keeps what it did."""
+    """The first trace of the compilation that ran last: the fuser's key for its results."""
     (graph,) = graphs_of(jitted)  # a function that was not called, or not jitted, raises here
     first: TraceCtx = thunder.compile_stats(graph).last_traces[0]
     return first
 
 
 def recomputation_of(jitted: Jitted) -> Recomputation:
-    """The same; InputError if it has none."""
+    """As `recomputation_in`, but raises InputError if there is no backward."""
     found = recomputation_in(jitted)
     if found is None:
         raise no_backward()
@@ -154,5 +154,5 @@ def trace_text(jitted: Jitted) -> str:
 
 
 def _short(line: str) -> str:
-    """What is returned is followed by all that is saved for the backward, which is long."""
+    """A line, cut if it is long, as the return with all values saved for the backward is."""
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
