@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What made a tensor of the trace that Thunder is recording."""
+"""A tensor -> the primitive that made it, in the trace that Thunder is recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thunder_fuser.trace.proxies import COPIES, makes, parts
 
 @dataclass(slots=True)
 class _Index:
-    """The producers in a trace's first bound symbols, for a trace grows while it is asked."""
+    """The producers in the first `read` bound symbols of a trace, which grows meanwhile."""
 
     read: int = 0
     producers: dict[str, BoundSymbol] = field(default_factory=dict)
@@ -32,12 +32,12 @@ _INDICES: WeakKeyDictionary[TraceCtx, _Index] = WeakKeyDictionary()
 
 
 def producer(tensor: TensorProxy) -> BoundSymbol | None:
-    """The primitive that made it.
+    """The primitive that made a tensor.
 
         mask = le(expand(iota(5)), ...)    producer(mask) is the bound symbol of prims.le
 
-    None for an input, inside a function of a function, and once the program has written in place:
-    the tensor may then hold other values than were made.
+    None for an input, inside of another symbol, and after the program has written in place: the
+    tensor may then hold other values than the primitive made.
     """
     trace = get_tracectx()
     if len(trace.scopes) > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values that several heads of a query share.
+"""Keys and values that several heads of a query share, before and after they are repeated.
 
     k.repeat_interleave(r, dim=1)                  k: [B, G, S, E]  ->  [B, G * r, S, E]
     k[:, :, None].expand(B, G, r, S, E).reshape(B, G * r, S, E)       the same
@@ -15,12 +15,12 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.executors.functions.producers import producer
 
-# What holds its operand's elements.
+# Primitives whose results have the elements of their operand.
 _SAME = {PrimIDs.CLONE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER}
 
 
 def unrepeated(tensor: Any) -> Any:
-    """The tensor [B, G, S, E] of which the program made this [B, G * r, S, E], or this."""
+    """The tensor [B, G, S, E] that the program repeated to this [B, G * r, S, E]; else this one."""
     made = producer(tensor) if type(tensor) is TensorProxy and tensor.ndim == 4 else None
     while made is not None and made.sym.id in _SAME:
         made = producer(made.args[0])
@@ -33,7 +33,7 @@ def unrepeated(tensor: Any) -> Any:
 
 
 def _before_expand(tensor: TensorProxy) -> tuple[TensorProxy, tuple[int, ...]]:
-    """What was expanded to it, and which axis of it each axis of that is."""
+    """(the tensor before it was expanded to this one, for each of its axes the axis here)"""
     source, axes = tensor, tuple(range(tensor.ndim))
     while (made := producer(source)) is not None and made.sym.id is PrimIDs.BROADCAST_IN_DIM:
         source, _, dims = made.args
