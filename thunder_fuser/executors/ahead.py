@@ -199,20 +199,20 @@ def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
     elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
         is_last = is_convolution(bsym) and (
-            is_changed(bsym) or any(_is_last(values[one.name]) for one in laid_by(bsym))
+            is_changed(bsym) or any(_is_channels_last(values[one.name]) for one in laid_by(bsym))
         )
         made = tree_iter(function(*args, **kwargs))
-        yield from map(_last, made) if is_last else made
+        yield from map(_as_channels_last, made) if is_last else made
 
 
-def _is_last(value: Any) -> bool:
+def _is_channels_last(value: Any) -> bool:
     """True for channels-last images. One among the operands makes a convolution's result channels
     last, but torch forgets this on the meta device."""
     layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
     return bool(layout and value.is_contiguous(memory_format=layout) and not value.is_contiguous())
 
 
-def _last(value: Any) -> Any:
+def _as_channels_last(value: Any) -> Any:
     layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
     return value.contiguous(memory_format=layout) if layout else value
 

@@ -14,7 +14,7 @@ A call that no guard accepts goes to Thunder, which compiles it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import unwrap
 from typing import Any, NamedTuple
@@ -30,9 +30,10 @@ from thunder.core.trace import _tracectx
 from thunder.core.update_aliases import _is_inplace_op
 from thunder.executors.torch_autograd import connect_to_autograd
 from thunder.extend import Executor, FusionExecutor, get_default_executors, resolve_executors
+from torch.autograd import Function
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.connect import connect
 from thunder_fuser.executors.environment import Environment, environment, without_autocast
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.guards import Guarded, Inputs, guarded
@@ -219,6 +220,57 @@ def short_way_of(jitted: Any) -> ShortWay:
     """The ShortWay of a result of `jit`: what it knows, and the steps of its calls."""
     way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
     return way
+
+
+# ----------------------------------------------------------------- one Function instead of two
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+def _run(ctx: Any, *grads: torch.Tensor) -> Grads:
+    saved = list(ctx.saved_tensors)  # the trace empties the list
+    ctx.maybe_clear_saved_tensors()
+    given = ([saved, ctx.others], list(grads))
+    if torch._C._is_any_autocast_enabled():
+        return (None, *without_autocast(ctx.backward_of_trace, given))
+    return (None, *ctx.backward_of_trace(*given))
+
+
+_run_once = once_differentiable(_run)
+
+
+class _Connection(Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, given: tuple[Any, ...], *inputs: torch.Tensor) -> Any:
+        backward, saved, others, results = given
+        ctx.backward_of_trace, ctx.others = backward, others  # type: ignore[attr-defined]
+        # As Thunder does: autograd leaks a kept view of a result.
+        ctx.save_for_backward(*map(_no_view, saved))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        run = _run_once if torch.is_grad_enabled() else _run  # on: with create_graph=True
+        return run(ctx, *grads)
+
+
+def _no_view(kept: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor, detached if it is a view. None if a torch op returned none against its type."""
+    return kept if kept is None or kept._base is None else kept.detach()
+
+
+# Function.apply without its steps for torch.func's transforms: callers exclude these.
+_apply: Callable[..., Any] = super(Function, _Connection).apply  # type: ignore[misc]
+
+
+def connect(backward: Callable[..., Grads], data: Mapping[str, Any], kept: tuple[Any, Any]) -> None:
+    """Puts the results of a forward into autograd's graph. Gradients must be on.
+
+    Thunder's second Function frees a gradient of a result as soon as the backward has read it; here
+    these gradients live until the backward ends. backward: the function of the trace, undecorated;
+    data, kept: as Thunder's forward trace returns them.
+    """
+    _apply((backward, *kept, data["flat_output"]), *data["flat_args"])
 
 
 _set_grad = torch._C._set_grad_enabled

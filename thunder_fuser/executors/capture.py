@@ -363,23 +363,23 @@ def _planned(
     ]
     written: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
-    made: list[Result] = []
-    for at, one in enumerate(recording.outputs):
+
+    def result(at: int, one: Any) -> Result:
         if not _is_on(one, device_type):
-            made.append(_constant(one))
-            continue
+            return lambda args, fresh: one
         place = storage_of(one)
         owner = owners.get(place)
         if owner is not None and _is_view(one, recording.inputs[owner]):
-            made.append(_view(one, recording.inputs[owner], owner))
-        elif at in saved:
+            return _view(one, recording.inputs[owner], owner)
+        if at in saved:
             kept.append(one)
-            made.append(_alias(one))
-        else:
-            is_alone = copied.count(place) == 1 and _is_dense(one)
-            written.setdefault(place, one if is_alone else _whole(one))
-            number = [*written].index(place)
-            made.append(_copy(number) if is_alone else _part(one, number))
+            return lambda args, fresh: one.detach()
+        is_alone = copied.count(place) == 1 and _is_dense(one)
+        written.setdefault(place, one if is_alone else _whole(one))
+        number = [*written].index(place)
+        return (lambda args, fresh: fresh[number]) if is_alone else _part(one, number)
+
+    made = [result(at, one) for at, one in enumerate(recording.outputs)]
     return _Copies([*written.values()]), made, kept
 
 
@@ -408,18 +408,6 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     dtype = torch.uint8 if storage.nbytes() % 8 else torch.int64
     size = storage.nbytes() // dtype.itemsize
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
-
-
-def _constant(value: Any) -> Result:
-    return lambda args, fresh: value
-
-
-def _alias(tensor: torch.Tensor) -> Result:
-    return lambda args, fresh: tensor.detach()
-
-
-def _copy(place: int) -> Result:
-    return lambda args, fresh: fresh[place]
 
 
 def _part(tensor: torch.Tensor, place: int) -> Result:

@@ -87,7 +87,8 @@ def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:
     """The items; convolutions whose images the user does not see run in channels-last order."""
     changed = {id(item) for item in unseen_convolutions(items, seen)}
     return [
-        _last(item) if is_convolution(item) and id(item) in changed else item for item in items
+        _in_channels_last(item) if is_convolution(item) and id(item) in changed else item
+        for item in items
     ]
 
 
@@ -128,7 +129,7 @@ def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
 # ---------------------------------------------------------------------------------- one that does
 
 
-def _last(item: BoundSymbol) -> BoundSymbol:
+def _in_channels_last(item: BoundSymbol) -> BoundSymbol:
     name = f"{item.sym.name}{_CHANGED}"
     graph = _graph(item)
     run = _call(item.sym.name) if graph is None else _in_order(item._call_ctx[item.sym.name])

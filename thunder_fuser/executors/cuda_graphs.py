@@ -254,7 +254,7 @@ class _Split:
             if run and _is_del(bsym):
                 run.append(bsym)
                 continue
-            place = self._place(bsym)
+            place = self._capture_device(bsym)
             if run and place != where:
                 yield from self._ended(run, at)
                 run = []
@@ -265,14 +265,14 @@ class _Split:
             where = place
         yield from self._ended(run, len(self.bsyms))
 
-    def _place(self, bsym: BoundSymbol) -> torch.device | None:
+    def _capture_device(self, bsym: BoundSymbol) -> torch.device | None:
         """The device of a call that can be captured; None for any other call."""
         if bsym.sym.id in _STRUCTURE:
             return None
         reason = why_on_host(bsym, self.owner.device_type, self.fixed)
         if reason:
             log("graphs", lambda: f"{bsym.sym.name} is in no graph: {reason}")
-        return None if reason else _place(bsym)
+        return None if reason else _device_of(bsym)
 
     def _ended(self, run: list[BoundSymbol], end: int) -> Iterator[BoundSymbol]:
         calls = [bsym for bsym in run if not _is_del(bsym)]
@@ -300,7 +300,7 @@ class _Split:
             name,
             _function(name, run, inputs, results),
             [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
-            self.owner.graphs_on(_place(calls[0])),
+            self.owner.graphs_on(_device_of(calls[0])),
             names=[bsym.sym.name for bsym in calls],
             saved=() if self.is_backward else saved,
             given=self.given,
@@ -331,7 +331,7 @@ def _is_del(bsym: BoundSymbol) -> bool:
     return bool(bsym.sym.id is PrimIDs.DEL)
 
 
-def _place(bsym: BoundSymbol) -> torch.device:
+def _device_of(bsym: BoundSymbol) -> torch.device:
     """The device of a capturable call's tensors."""
     used = (*makes(bsym), *reads(bsym))
     return next(_device(proxy) for proxy in used if isinstance(proxy, TensorProxy))

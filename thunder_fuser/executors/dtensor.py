@@ -59,7 +59,7 @@ def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
         return Reject("it mixes DTensors and plain tensors")
     given = list({p.name: p for p in args}.values())
     try:
-        fusion = define(sharded(_alone(bsym, row, given), given))
+        fusion = define(sharded(_definition_of_op(bsym, row, given), given))
         spread = propagate(fusion)
         (mesh,) = {mesh_of(p) for p in (*given, *outs)}
         for proxy, output in zip(outs, fusion.outputs, strict=True):
@@ -71,7 +71,7 @@ def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
     return None
 
 
-def _alone(bsym: BoundSymbol, row: Row, given: Sequence[DTensorProxy]) -> Definition:
+def _definition_of_op(bsym: BoundSymbol, row: Row, given: Sequence[DTensorProxy]) -> Definition:
     """The definition of one op on whole tensors."""
     fd = Recorder()
     env = {

@@ -61,22 +61,22 @@ def edges_of(ops: Sequence[Op], run: Sequence[int], users: Users) -> Edges:
     if all(ops[at].only(VIEWS) for at in run):
         return Edges((), run, ())
     moves_only = all(ops[at].only(MOVES) for at in run)
-    idle = _idle(ops, run, VIEWS if moves_only else MOVES, users)
+    unneeded = _unneeded(ops, run, VIEWS if moves_only else MOVES, users)
     before: dict[int, None] = {}
     made_inside: set[str] = set()
     for at in run:
-        enters = ops[at].only(_ENTRY | CALLS) or at in idle
+        enters = ops[at].only(_ENTRY | CALLS) or at in unneeded
         if enters and not ops[at].reads_any(made_inside):
             before[at] = None
         else:
             made_inside.update(ops[at].made_names)
     rest = [at for at in run if at not in before]
-    after = _idle(ops, rest, _EXIT | CALLS, users)
+    after = _unneeded(ops, rest, _EXIT | CALLS, users)
     inside = [at for at in rest if at not in after]
     return Edges([*before], inside, [at for at in rest if at in after])
 
 
-def _idle(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) -> set[int]:
+def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) -> set[int]:
     """The places of ops of these kinds whose results no other op among the places needs."""
     needing = set(places)
     for at in reversed(places):

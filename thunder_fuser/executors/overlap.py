@@ -15,7 +15,6 @@ decides whether it is a pipeline.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -104,16 +103,11 @@ class _Finder:
                 self.readers.setdefault(name, []).append(at)
 
     def found(self) -> Iterator[_Joined]:
-        for at, item in enumerate(self.items):
-            if isinstance(item, BoundSymbol) and self._is_taken(item):
-                joined = self._gathered(at, item) or self._reduced(at, item)
-                if joined is not None:
-                    yield joined
-        for at, item in enumerate(self.items):
-            if isinstance(item, BoundSymbol) and item.sym.id in _WAIT:
-                joined = self._gathered_again(at, item)
-                if joined is not None:
-                    yield joined
+        calls = [(at, one) for at, one in enumerate(self.items) if isinstance(one, BoundSymbol)]
+        products = ((at, one) for at, one in calls if self._is_taken(one))
+        waits = ((at, one) for at, one in calls if one.sym.id in _WAIT)
+        yield from filter(None, (self._gathered(*one) or self._reduced(*one) for one in products))
+        yield from filter(None, (self._gathered_again(*one) for one in waits))
 
     def _is_taken(self, item: BoundSymbol) -> bool:
         """True for a product of two plain float tensors without a bias; the second is 2-dim."""
@@ -243,11 +237,10 @@ class _Finder:
         wait = self.items[wait_at]
         assert isinstance(wait, BoundSymbol)  # nothing else reads a future
         transposed = item.sym.name == "linear"
-        made = self._call(
+        return self._call(
             name, post_at, (at, *copies, post_at, wait_at), wait, item.args[:2], group, transposed,
             [item, post, wait],
         )
-        return made
 
     def _only_readers(self, product: TensorProxy) -> list[int]:
         """The only reader of a value, preceded by the items that pass on its rows unchanged."""
@@ -354,11 +347,6 @@ class ProductCallable:
             self.name, rows, right, str(to_torch_dtype(a.dtype)).removeprefix("torch."),
             world=self.group.size(), device=a.device.type, lower=self.lower,
         )  # fmt: skip
-
-
-def overlapped(bsyms: Sequence[BoundSymbol]) -> Counter[str]:
-    """The number of such calls in a trace, by name."""
-    return Counter(one.name for one, _ in _calls(bsyms))
 
 
 def decisions(bsyms: Sequence[BoundSymbol]) -> list[str]:

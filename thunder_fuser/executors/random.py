@@ -79,7 +79,6 @@ draw_random = STATELESS.register_operator(
 draw_random_state = STATELESS.register_operator(
     "draw_random_state", meta=_drawn_state, fn=random.draw_state, tags=[OpTags.RANDOM_OP]
 )
-_DRAWS = {False: (draw_random, _drawn), True: (draw_random_state, _drawn_state)}
 _STATELESS = {
     PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
     PrimIDs.RANDN: _stateless("random_normal", random.normal),
@@ -94,8 +93,8 @@ def without_state(prepared: Prepared) -> Prepared:
     if not any(map(_is_random, prepared.ops)):
         return prepared
     ops = [part for op in prepared.ops for part in _expanded(op, prepared.rules)]
-    draw = _DRAWS[prepared.options.cuda_graphs]
-    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules, *draw))
+    draw = draw_random_state if prepared.options.cuda_graphs else draw_random
+    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules, draw))
 
 
 def _is_random(op: Op) -> bool:
@@ -111,9 +110,7 @@ def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
         yield op if leaf is op.bsym else rules.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
 
 
-def _with_streams(
-    trace: TraceCtx, ops: Sequence[Op], rules: Rules, draw: Symbol, drawn: Callable[..., Any]
-) -> list[Op]:
+def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules, draw: Symbol) -> list[Op]:
     """The ops with their random primitives reading streams, numbered in order. The state is drawn
     once for each device, at the start of the trace."""
     numbers: dict[Device, dict[str, int]] = {}
@@ -123,9 +120,8 @@ def _with_streams(
     draws: list[Op] = []
     with tracectx(trace):
         for device, streams in numbers.items():
-            where = to_torch_device(device)
-            state = drawn(where, len(streams))
-            draws.append(rules.op(draw.bind(where, len(streams), output=state)))
+            given = to_torch_device(device), len(streams)
+            draws.append(rules.op(draw.bind(*given, output=draw.meta(*given))))
     states = {device: op.bsym.output for device, op in zip(numbers, draws, strict=True)}
 
     def read(bsym: BoundSymbol) -> BoundSymbol:

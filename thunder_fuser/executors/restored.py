@@ -163,7 +163,7 @@ def _image(items: Sequence[Item], maker: Item, proxy: TensorProxy) -> _Image | N
     known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
     if not known or not all(one.name in kept for one in models):
         return None
-    return _Image(proxy, maker, tuple(map(_alone, parts)), tuple(models))
+    return _Image(proxy, maker, tuple(map(_without_trace, parts)), tuple(models))
 
 
 def _decides(item: Item) -> bool:
@@ -199,7 +199,7 @@ def _is_plain(proxy: object) -> bool:
     return type(proxy) is TensorProxy and all(type(size) is int for size in proxy._shape)
 
 
-def _alone(item: Item) -> Item:
+def _without_trace(item: Item) -> Item:
     """The item without its trace, for it lives as long as the compiled function."""
     return item.without_trace() if isinstance(item, Region) else item
 

@@ -52,7 +52,7 @@ def result_orders(
             if found and (seen or len(set(found)) == 1):
                 known[made.name] = found[0]
             elif found:
-                known[made.name] = _common(found)
+                known[made.name] = _order_of_mixed(found)
     return known
 
 
@@ -69,7 +69,7 @@ def orders_in(region: Region, inputs: Orders) -> Orders:
     return {name: order for name, order in found.items() if name not in region.row_major}
 
 
-def _common(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _order_of_mixed(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The order of a result whose operands have different ones."""
     return next(filter(_is_last, orders), tuple(sorted(orders[0], reverse=True)))
 

@@ -53,13 +53,13 @@ def _of_integers(bsym: BoundSymbol) -> bool:
     return bool(_types(bsym) & EXACT)
 
 
-def _asked(bsym: BoundSymbol) -> DataType | None:
+def _asked_type(bsym: BoundSymbol) -> DataType | None:
     """The type of the argument `dtype`, if given."""
     dtype = bsym.kwargs.get("dtype")
     return None if dtype is None else data_type(dtype)
 
 
-def _scaled(bsym: BoundSymbol) -> bool:
+def _is_scaled(bsym: BoundSymbol) -> bool:
     alpha = bsym.kwargs.get("alpha", 1)
     return (isinstance(alpha, TensorProxy) or alpha != 1) and _of_integers(bsym)
 
@@ -68,16 +68,16 @@ def _bounds(bsym: BoundSymbol) -> list[float]:
     return [one for one in _numbers(bsym) if isinstance(one, float)]
 
 
-def _differ(bsym: BoundSymbol) -> bool:
+def _shapes_or_types_differ(bsym: BoundSymbol) -> bool:
     return len({tuple(one._shape) for one in _tensors(bsym)}) > 1 or len(_types(bsym)) > 1
 
 
-def _by_lost(bsym: BoundSymbol) -> bool:
+def _divisor_is_lost(bsym: BoundSymbol) -> bool:
     divisor = _numbers(bsym)[1]
     return isinstance(divisor, float) and divisor != 0 and abs(divisor) <= LOST
 
 
-def _by_rounded(bsym: BoundSymbol) -> bool:
+def _has_number_that_rounds(bsym: BoundSymbol) -> bool:
     short = [one for one in _tensors(bsym) if data_type(one.dtype) in _SHORT]
     return any(_rounds(one, short[0]) for one in _numbers(bsym) if short)
 
@@ -117,22 +117,22 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
      lambda bsym: DataType.Bool in _types(bsym)
      or any(isinstance(one, bool) for one in _numbers(bsym))),
     # a product in the second operand's type; torch casts that operand to the common type first
-    (("add", "sub"), "alpha beside integers", _scaled),
+    (("add", "sub"), "alpha beside integers", _is_scaled),
     # a sum that is cast to the type; torch raises for a type without fractions
-    (("mean",), "in a type of integers", lambda bsym: _asked(bsym) in EXACT),
+    (("mean",), "in a type of integers", lambda bsym: _asked_type(bsym) in EXACT),
     # a sum after a cast to the short type, in which large integers are infinite
     (("mean", "sum"), "of integers in 16-bit floats",
-     lambda bsym: _asked(bsym) in _SHORT and _of_integers(bsym)),
+     lambda bsym: _asked_type(bsym) in _SHORT and _of_integers(bsym)),
     # comparisons with NaN, or of integers with floats; torch ignores a single bound of NaN
     (("clamp",), "a bound of NaN", lambda bsym: any(map(math.isnan, _bounds(bsym)))),
     (("clamp",), "integers between floats",
      lambda bsym: bool(_bounds(bsym)) and _of_integers(bsym)),
     # the primitive, whose result has the shape of the first; torch refuses several types
-    (("lerp",), "tensors of several shapes or types", _differ),
+    (("lerp",), "tensors of several shapes or types", _shapes_or_types_differ),
     # a comparison of Python's number with 0; in torch, 1e-50 is 0 in float32
-    (("floor_divide",), "a divisor that float32 does not hold", _by_lost),
+    (("floor_divide",), "a divisor that float32 does not hold", _divisor_is_lost),
     # a remainder in float32, by a number that torch rounds to 16 bits
-    (("fmod", "remainder"), "a number that a 16-bit float does not hold", _by_rounded),
+    (("fmod", "remainder"), "a number that a 16-bit float does not hold", _has_number_that_rounds),
     # exp of a large logarithm, in which a float loses a digit
     (("polygamma",), "exp of a logarithm", lambda bsym: bsym.args[0] != 0),
 )  # fmt: skip

@@ -27,7 +27,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes, prims
 from thunder.core.devices import DeviceType
-from thunder.core.prims import OpTags
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import sum_to
@@ -45,7 +45,7 @@ from thunder_fuser.executors.functions.define import (
     wide,
 )
 from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of
-from thunder_fuser.executors.functions.shared_heads import repeated, unrepeated
+from thunder_fuser.executors.functions.producers import producer
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -282,11 +282,11 @@ def attention(  # noqa: PLR0917 - torch's
         attn_mask, is_causal = _without_mask(attn_mask, query, key)
     given = {"attn_mask": attn_mask, "dropout_p": dropout_p, "scale": scale}
     given["is_causal"] = is_causal
-    alone = (key, value) if enable_gqa is True else (unrepeated(key), unrepeated(value))
+    alone = (key, value) if enable_gqa is True else (_unrepeated(key), _unrepeated(value))
     if _Call(query, *alone, **given).takes_groups():
         return grouped_attention(query, *alone, **given)
     if enable_gqa is True:
-        key, value = (repeated(one, query._shape[1]) for one in (key, value))
+        key, value = (_repeated(one, query._shape[1]) for one in (key, value))
     return ltorch.scaled_dot_product_attention(query, key, value, **given)
 
 
@@ -297,6 +297,47 @@ def _without_mask(mask: TensorProxy, query: Any, key: Any) -> tuple[TensorProxy 
         kind = None
     return mask if kind is None else None, kind == CAUSAL
 
+
+# ------------------------------------------------- keys and values that several heads share
+
+# Primitives whose results have the elements of their operand.
+_SAME = {PrimIDs.CLONE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER}
+
+
+def _unrepeated(tensor: Any) -> Any:
+    """The tensor k that the program repeated to this one; this one if it repeated none.
+
+    k.repeat_interleave(r, dim=1)                  k: [B, G, S, E]  ->  [B, G * r, S, E]
+    k[:, :, None].expand(B, G, r, S, E).reshape(B, G * r, S, E)       the same
+    """
+    made = producer(tensor) if type(tensor) is TensorProxy and tensor.ndim == 4 else None
+    while made is not None and made.sym.id in _SAME:
+        made = producer(made.args[0])
+    if made is None or made.sym.id is not PrimIDs.RESHAPE or made.args[0].ndim != 5:
+        return tensor
+    batch, groups, times, *row = made.args[0]._shape
+    source, axes = _before_expand(made.args[0])
+    is_repeat = tuple(tensor._shape) == (batch, groups * times, *row) and axes == (0, 1, 3, 4)
+    return source if is_repeat and tuple(source._shape) == (batch, groups, *row) else tensor
+
+
+def _before_expand(tensor: TensorProxy) -> tuple[TensorProxy, tuple[int, ...]]:
+    """(the tensor before it was expanded to this one, for each of its axes the axis here)"""
+    source, axes = tensor, tuple(range(tensor.ndim))
+    while (made := producer(source)) is not None and made.sym.id is PrimIDs.BROADCAST_IN_DIM:
+        source, _, dims = made.args
+        axes = tuple(axes[at] for at in dims)
+        if len(axes) < tensor.ndim:
+            break
+    return source, axes
+
+
+def _repeated(tensor: TensorProxy, heads: int) -> Any:
+    """[B, G, S, E] -> [B, heads, S, E], as torch does with enable_gqa."""
+    return ltorch.repeat_interleave(tensor, heads // tensor._shape[1], dim=1)
+
+
+# ------------------------------------------------------------------------------------- the table
 
 ATTENTION: Table = {
     "torch.nn.functional.scaled_dot_product_attention": Composite(

@@ -211,8 +211,8 @@ def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
         before = len(scope)
         result = result_of(args, kwargs)
         if not rewrite.may_be_view:
-            result = _own(result, scope[before:])
-        _read(_tensors((args, kwargs)), scope[before:])
+            result = _without_views(result, scope[before:])
+        _mark_read(_tensors((args, kwargs)), scope[before:])
         return result
 
     return call
@@ -260,7 +260,7 @@ def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> 
     return theirs is None or theirs == tuple(data_type(one.dtype) for one in results)
 
 
-def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
+def _without_views(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
     """The result; a tensor that these bound symbols only viewed, or did not make, is cloned."""
     computed: set[str] = set()
     for leaf in (part for bsym in bsyms for part in parts(bsym)):
@@ -273,7 +273,7 @@ def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
     return tree_map(lambda one: ltorch.clone(one) if is_view(one) else one, result)
 
 
-def _read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
+def _mark_read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
     """Reads the tensors of which only the shape was used, by views that nothing uses.
 
     Thunder makes an argument part of the trace only if something reads it. If two arguments are
