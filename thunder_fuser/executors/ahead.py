@@ -32,11 +32,12 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.channels_last import FORMATS, is_changed, is_convolution, laid_by
 from thunder_fuser.executors.functions import attention
-from thunder_fuser.executors.regions import Region, only
+from thunder_fuser.executors.regions import Item, Region, only
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.executors.support import leaves_of
+from thunder_fuser.executors.translate import layout_of, orders_of_results
 from thunder_fuser.executors.types import data_type
-from thunder_fuser.executors.without_kernel import view_function
+from thunder_fuser.executors.without_kernel import view_function, views_for
 from thunder_fuser.host.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.strides import contiguous_strides
@@ -165,7 +166,7 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
     """A guess at the results of a call; contiguous tensors if nothing is known."""
     made = makes(bsym)
     try:
-        found = [*(results_of_torch(bsym, values) if one is None else _of_region(one, values))]
+        found = results_of(bsym if one is None else one.region, values)
     except Exception:  # torch cannot run it on meta tensors
         found = []
     shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
@@ -175,19 +176,28 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
     return [next(tensors) if isinstance(one, TensorProxy) else value_of(one) for one in made]
 
 
-def _of_region(one: RegionCallable, values: Values) -> Iterator[torch.Tensor]:
-    args = [values[proxy.name] for proxy in one.region.inputs]
-    views = view_function(one.region) if one.region.makes_views else one.views(args)
+def results_of(item: Item, values: Values) -> list[Any]:
+    """The results of an item for meta tensors; none if torch cannot tell. values: those of all
+    operands."""
+    made = _of_region(item, values) if isinstance(item, Region) else _of_torch(item, values)
+    return [*made]
+
+
+def _of_region(region: Region, values: Values) -> Sequence[torch.Tensor]:
+    """The results of a region: views of its operands, or in the orders of its definition."""
+    args = [values[proxy.name] for proxy in region.inputs]
+    views = view_function(region) if region.makes_views else None
+    if views is None and region.moves_only:
+        views = views_for(region, args)
     if views is not None:
-        yield from views(*args)
-        return
-    orders = one.orders(args)
-    for proxy in one.region.outputs:
-        yield value_of(proxy, orders.get(proxy.name))
+        return views(*args)
+    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
+    orders = orders_of_results(region, layouts)
+    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
 
 
-def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
-    """Torch's results for meta tensors; none if it cannot tell. values: those of all operands."""
+def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
+    """The results of a call of torch."""
     read = list({proxy.name: proxy for proxy in reads(bsym)}.values())
     if only(bsym, VIEWS):
         region = Region(tuple(leaves_of(bsym)), tuple(read), tuple(makes(bsym)), is_backward=False)
@@ -197,7 +207,10 @@ def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
     elif written := [*overwritten(bsym)]:
         yield from (values[proxy.name] for proxy in written)
     elif (function := _function_of(bsym)) is not None:
-        args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
+        args, kwargs = tree_map(
+            lambda one: values[one.name] if isinstance(one, Proxy) else one,
+            (bsym.args, bsym.kwargs),
+        )
         is_last = is_convolution(bsym) and (
             is_changed(bsym) or any(_is_channels_last(values[one.name]) for one in laid_by(bsym))
         )
@@ -225,10 +238,6 @@ def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
     if symbol.executor.name in _OWN:
         return bsym._call_ctx[symbol.name]  # type: ignore[no-any-return]
     return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
-
-
-def _given(value: Any, values: Values) -> Any:
-    return values[value.name] if isinstance(value, Proxy) else value
 
 
 def value_of(proxy: Proxy, order: Sequence[int] | None = None) -> Any:

@@ -30,7 +30,7 @@ from thunder_fuser.options import Value, in_force
 from thunder_fuser.runtime.cuda_graphs import Function, Recording
 from thunder_fuser.threads import Recent, first_time
 
-# (arguments, copies of what a replay has written) -> a result
+# (arguments, fresh copies of a replay's results) -> a result
 Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
 
 

@@ -306,9 +306,7 @@ class _Split:
             given=self.given,
         )
         symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=bind_callable)
-        bsym = BoundSymbol(symbol, tuple(inputs), {}, list(results), calls)
-        bind_callable(bsym)
-        return bsym
+        return symbol.bind(*inputs, output=list(results), subsymbols=calls)
 
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
         is_number = isinstance(proxy, NumberProxy)

@@ -326,10 +326,6 @@ def _unary(primitive: Symbol) -> Callable[..., Any]:
     return call
 
 
-def _gelu(a: Any, *, approximate: str = "none") -> Any:
-    return ours.gelu(a, approximate)
-
-
 def _softmax(a: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> Any:
     if dtype is not None:
         a = own.dtensor_convert_element_type_prim(a, to_dtype(dtype))
@@ -352,7 +348,7 @@ _FUNCTIONS: tuple[tuple[Sequence[Any], Symbol, Callable[..., Any]], ...] = (
     ((torch.tanh, torch.Tensor.tanh), ltorch.tanh, _unary(ours.tanh)),
     ((torch.relu, F.relu, torch.Tensor.relu), ltorch.relu, _unary(ours.relu)),
     ((torch.sigmoid, torch.Tensor.sigmoid), ltorch.sigmoid, _unary(ours.sigmoid)),
-    ((F.gelu,), ltorch.gelu, _gelu),
+    ((F.gelu,), ltorch.gelu, lambda a, *, approximate="none": ours.gelu(a, approximate)),
     ((torch.softmax, F.softmax, torch.Tensor.softmax), ltorch.softmax, _softmax),
     ((F.layer_norm,), ltorch.layer_norm, _layer_norm),
 )

@@ -121,7 +121,8 @@ class _Writer:
         if name == "check_tensor_metadata" and isinstance(bsym.args[0], Proxy):
             tensor = bsym.args[0].name
             checked = self._last if tensor in self._picked else self._pending
-            checked[tensor] = _like(*bsym.args[1:])
+            _, shape, device, dtype, requires_grad = bsym.args
+            checked[tensor] = Like(tuple(shape), dtype, torch.device(device), requires_grad)
         elif name == "python_return":
             self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):
@@ -233,10 +234,6 @@ def _path(module: str, key: str, table: str) -> str:
     """module._modules['a']._parameters['weight']"""
     *above, last = key.split(".")
     return "".join([module, *(f"._modules[{one!r}]" for one in above), f".{table}[{last!r}]"])
-
-
-def _like(shape: Any, device: str, dtype: torch.dtype, requires_grad: bool) -> Like:
-    return Like(tuple(shape), dtype, torch.device(device), requires_grad)
 
 
 def _attribute(name: str, of: str, key: str, is_root: bool) -> str:

@@ -57,12 +57,6 @@ def _check_embedding_backward(
     return _check_index(grad, indices) if known else Reject("symbolic size")
 
 
-def _check_nll_loss_backward(
-    g: TensorProxy, a: TensorProxy, target: TensorProxy, *rest: Any
-) -> Reject | None:
-    return no_computed("a computed ignore_index")(g, rest[2])
-
-
 def _check_sort(a: TensorProxy, *rest: Any, **more: Any) -> Reject | None:
     computed = no_computed("sort by a computed number")(a, *rest, **more)
     return computed or (None if a.ndim else Reject("sort of a 0-dim tensor"))
@@ -125,7 +119,12 @@ INDEXING = (
     Row(_P.TAKE, op("index_select"), check=_check_index),
     *rows("take_along_axis gather", ANY, _check_index),
     Row(_P.EMBEDDING, _embedding, check=_check_embedding),
-    Row("nll_loss_backward", _nll_loss_backward, check=_check_nll_loss_backward),
+    Row(
+        "nll_loss_backward", _nll_loss_backward,
+        check=lambda g, a, target, weight, reduction, ignore_index, total_weight: (
+            no_computed("a computed ignore_index")(g, ignore_index)
+        ),
+    ),
     # ---- torch calls
     *rows("scatter", ANY, _check_scatter, is_call=True),
     # In bfloat16 Thunder's torch executor adds casts, and nobody claims them after the fusion pass.

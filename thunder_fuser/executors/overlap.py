@@ -207,9 +207,8 @@ class _Finder:
         symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
         parts_of = (*gather, *(self.items[one.at] for one in consumers))
         operands = (shard, *(one.other for one in consumers))
-        bsym = BoundSymbol(symbol, operands, {}, call.outputs, parts_of)
+        bsym = symbol.bind(*operands, output=call.outputs, subsymbols=parts_of)
         bsym.tags.add(BoundSymbolTag.BACKWARD)
-        bind_callable(bsym)
         return _Joined(consumers[0].at, gone, bsym)
 
     # ---- a reduction behind a product
@@ -278,7 +277,7 @@ class _Finder:
         between = (item for item in self.items[start:end] if isinstance(item, BoundSymbol))
         return any(one.name == other.name for item in between for other in overwritten(item))
 
-    def _call(  # noqa: PLR0917 - what a call is made of
+    def _call(  # noqa: PLR0917
         self, name: str, at: int, gone: tuple[int, ...], result: BoundSymbol,
         operands: Sequence[TensorProxy], group: Any, transposed: bool,
         parts: Sequence[BoundSymbol],
@@ -288,9 +287,8 @@ class _Finder:
         own = f"{name}{next(self.numbers)}"  # a trace has one function of each name
         call = ProductCallable(name, own, group, self.lower, transposed, result.output)
         symbol = Symbol(own, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts))
+        bsym = symbol.bind(*operands, output=result.output, subsymbols=tuple(parts))
         bsym.tags.update(result.tags)
-        bind_callable(bsym)
         return _Joined(at, gone, bsym)
 
 
@@ -321,7 +319,7 @@ def _is_of_rows(leaf: BoundSymbol) -> bool:
 class ProductCallable:
     """The callable of a product of communication/products.py, for tensors of any rank."""
 
-    def __init__(  # noqa: PLR0917 - what a call is made of
+    def __init__(  # noqa: PLR0917
         self, name: str, symbol: str, group: Any, lower: LowerParams, transposed: bool,
         output: Proxy,
     ) -> None:  # fmt: skip
@@ -350,7 +348,7 @@ class ProductCallable:
 
 
 def decisions(bsyms: Sequence[BoundSymbol]) -> list[str]:
-    """A line for each such call of a trace: its result, its name, and what the model decides."""
+    """A line for each such call of a trace: its results, its name, and the model's decision."""
     return [
         f"{', '.join(o.name for o in makes(bsym))} = {one.name}: {one.decision(*bsym.args)}"
         for one, bsym in _calls(bsyms)

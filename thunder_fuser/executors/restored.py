@@ -23,10 +23,10 @@ from functools import lru_cache
 import torch
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.ahead import Values, arguments_of, results_of_torch, value_of
+from thunder_fuser.executors.ahead import Values, arguments_of, results_of, value_of
 from thunder_fuser.executors.channels_last import (
     FORMATS,
     is_convolution,
@@ -34,12 +34,10 @@ from thunder_fuser.executors.channels_last import (
     runs_last,
     unseen_convolutions,
 )
-from thunder_fuser.executors.functions.kernels import KERNELS
+from thunder_fuser.executors.functions.kernels import kernel
 from thunder_fuser.executors.regions import Item, Region, made_by, only, read_by
 from thunder_fuser.executors.result_orders import origins
-from thunder_fuser.executors.translate import layout_of, orders_of_results
 from thunder_fuser.executors.unseen import IN_ORDER, deciding, seen_results
-from thunder_fuser.executors.without_kernel import view_function, views_for
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
 
@@ -204,35 +202,18 @@ def _without_trace(item: Item) -> Item:
     return item.without_trace() if isinstance(item, Region) else item
 
 
-# --------------------------------------------------------------------------------- how they lie
+# ---------------------------------------------------------------------------- their stride orders
 
 
 def _made(item: Item, values: Values) -> Values:
     """The results of an item as meta tensors; unknown operands count as contiguous."""
     for proxy in read_by(item):
         values.setdefault(proxy.name, value_of(proxy))
-    if isinstance(item, Region):
-        found = _of_region(item, values)
-    else:
-        found = [*results_of_torch(item, values)]
+    found = results_of(item, values)
     names = [one.name for one in made_by(item)]
     if len(found) != len(names):
         raise NotImplementedError(f"the op that makes {', '.join(names)} needs memory")
     return dict(zip(names, found, strict=True))
-
-
-def _of_region(region: Region, values: Values) -> list[torch.Tensor]:
-    args = [values[proxy.name] for proxy in region.inputs]
-    views: Callable[..., Sequence[torch.Tensor]] | None = None
-    if region.makes_views:
-        views = view_function(region)
-    elif region.moves_only:
-        views = views_for(region, args)
-    if views is not None:
-        return [*views(*args)]
-    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
-    orders = orders_of_results(region, layouts)
-    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
 
 
 # ---------------------------------------------------------------------------------- the copies
@@ -261,21 +242,12 @@ def _is_pointwise(region: Region) -> bool:
 
 
 def _copy(trace: TraceCtx, image: _Image) -> BoundSymbol:
-    name = f"{IN_ORDER}{image.proxy.name}"
-    call = _in_order(image)
-
-    def bind(bsym: BoundSymbol) -> None:
-        bsym._call_ctx = {name: call}
-
     with tracectx(trace):
         made = TensorProxy(like=image.proxy)
-    symbol = Symbol(
-        name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind,
-        meta=lambda *tensors: made, tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
-    )  # fmt: skip
-    tags = {BoundSymbolTag.BACKWARD} if _is_backward(image.maker) else set()
-    bsym = BoundSymbol(symbol, (image.proxy, *image.models), {}, made, tags=tags)
-    bind(bsym)
+    symbol = kernel(f"{IN_ORDER}{image.proxy.name}", _in_order(image), lambda *tensors: made)
+    bsym = symbol.bind(image.proxy, *image.models, output=made)
+    if _is_backward(image.maker):
+        bsym.tags.add(BoundSymbolTag.BACKWARD)
     return bsym
 
 

@@ -203,7 +203,7 @@ def _check_divisor(a: Any, b: Any) -> Reject | None:
         return needs_tensor(tensors)
     divisor = b.value if is_known_number(b) else b
     known = isinstance(divisor, (int, float)) and divisor != 0
-    return None if known else Reject("division of integers by what may be 0, where torch raises")
+    return None if known else Reject("division of integers by a value that may be 0: torch raises")
 
 
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:

@@ -50,7 +50,7 @@ _NEVER = {
     "convolution": _OF_TORCH,
     "attention_backward": _OF_TORCH,
     "copy_": Reject("an in-place copy, which torch makes"),
-    "update_aliases": Reject("the fence of in-place copies"),
+    "update_aliases": Reject("the fence around in-place copies"),
 }
 _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 
@@ -58,7 +58,7 @@ _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 def support(bsym: BoundSymbol) -> Reject | None:
     """None if the bound symbol can be part of a fusion."""
     if bsym.sym.is_fusion:
-        return Reject("a fusion already")
+        return Reject("it is a fusion already")
     row = row_of(bsym)
     if row is not None:
         return accepts(row, bsym.args, bsym.kwargs) or refuse_placements(bsym, row)

@@ -103,36 +103,36 @@ _ACTIVATIONS = (
 # (the functions, why torch must run them whole, when). The comments say what Thunder makes of such
 # a call.
 _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
-    # of integers: its argument, of which torch makes a copy
+    # for integers, the argument itself; torch makes a copy
     (("abs", "ceil", "floor", "round", "trunc"), "a copy, which torch makes",
      lambda bsym: bsym.subsymbols[-1].sym.id is PrimIDs.SHALLOW_COPY),
     # a gather
     (("diagonal",), "a view, which torch makes without a kernel", lambda bsym: True),
     (("logsumexp", "log_softmax", "softmax"), "of integers", _of_integers),
     # a result of floats; torch keeps integers or refuses them
-    (_ACTIVATIONS, "of other than floats",
+    (_ACTIVATIONS, "of a type other than floats",
      lambda bsym: data_type(bsym.args[0].dtype) not in FLOATS),
     # an op that takes bool, or turns it into int64
     (("pow", "sub"), "of bool",
      lambda bsym: DataType.Bool in _types(bsym)
      or any(isinstance(one, bool) for one in _numbers(bsym))),
     # a product in the second operand's type; torch casts that operand to the common type first
-    (("add", "sub"), "alpha beside integers", _is_scaled),
+    (("add", "sub"), "integers with alpha", _is_scaled),
     # a sum that is cast to the type; torch raises for a type without fractions
-    (("mean",), "in a type of integers", lambda bsym: _asked_type(bsym) in EXACT),
+    (("mean",), "the result has an integer type", lambda bsym: _asked_type(bsym) in EXACT),
     # a sum after a cast to the short type, in which large integers are infinite
-    (("mean", "sum"), "of integers in 16-bit floats",
+    (("mean", "sum"), "of integers, in a 16-bit float type",
      lambda bsym: _asked_type(bsym) in _SHORT and _of_integers(bsym)),
     # comparisons with NaN, or of integers with floats; torch ignores a single bound of NaN
     (("clamp",), "a bound of NaN", lambda bsym: any(map(math.isnan, _bounds(bsym)))),
-    (("clamp",), "integers between floats",
+    (("clamp",), "integers with float bounds",
      lambda bsym: bool(_bounds(bsym)) and _of_integers(bsym)),
     # the primitive, whose result has the shape of the first; torch refuses several types
     (("lerp",), "tensors of several shapes or types", _shapes_or_types_differ),
     # a comparison of Python's number with 0; in torch, 1e-50 is 0 in float32
-    (("floor_divide",), "a divisor that float32 does not hold", _divisor_is_lost),
+    (("floor_divide",), "a divisor that is 0 in float32", _divisor_is_lost),
     # a remainder in float32, by a number that torch rounds to 16 bits
-    (("fmod", "remainder"), "a number that a 16-bit float does not hold", _has_number_that_rounds),
+    (("fmod", "remainder"), "a number that 16-bit floats round", _has_number_that_rounds),
     # exp of a large logarithm, in which a float loses a digit
-    (("polygamma",), "exp of a logarithm", lambda bsym: bsym.args[0] != 0),
+    (("polygamma",), "Thunder computes it as exp of a logarithm", lambda bsym: bsym.args[0] != 0),
 )  # fmt: skip

@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thunder_fuser.explain.memory import timeline
-    from thunder_fuser.explain.pictures import plot
+    from thunder_fuser.explain.memory import plot, timeline
     from thunder_fuser.explain.profiles import profile
     from thunder_fuser.explain.programs import dump, kernels
     from thunder_fuser.explain.reports import report, why
@@ -28,7 +27,7 @@ __all__ = ["dump", "kernels", "plot", "profile", "report", "saved", "timeline", 
 _MODULES = {
     "dump": "programs",
     "kernels": "programs",
-    "plot": "pictures",
+    "plot": "memory",
     "profile": "profiles",
     "report": "reports",
     "saved": "saved_values",

@@ -10,8 +10,7 @@ from typing import Any
 
 from thunder_fuser.executors.capture import Piece
 from thunder_fuser.executors.cuda_graphs import cuda_graphs_of, on_host, pieces_in
-from thunder_fuser.executors.graphs import graphs_of
-from thunder_fuser.executors.traces import final_traces
+from thunder_fuser.executors.traces import final_traces, graphs_of
 
 REPLAYED = "replayed"
 NOT_CAPTURED = "not captured yet"

@@ -13,8 +13,7 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
 from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
-from thunder_fuser.executors.traces import fusions_of
+from thunder_fuser.executors.traces import Jitted, fusions_of, graphs_of, name_of
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.overlap import with_decisions

@@ -11,8 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thunder_fuser.executors.comments import Comments, counted, named
-from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
-from thunder_fuser.executors.traces import fusions_of, no_backward, recomputation_in
+from thunder_fuser.executors.traces import (
+    Jitted,
+    fusions_of,
+    graphs_of,
+    name_of,
+    no_backward,
+    recomputation_in,
+)
 from thunder_fuser.explain.shown import Shown, plain
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors.graphs import name_of
-from thunder_fuser.executors.traces import Jitted, jitted_inside
+from thunder_fuser.executors.traces import Jitted, jitted_inside, name_of
 from thunder_fuser.explain.page import check_folder, write_page
 from thunder_fuser.explain.reports import report
 from thunder_fuser.explain.table import plural

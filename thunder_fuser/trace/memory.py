@@ -31,7 +31,7 @@ def one_memory(ops: Sequence[Op]) -> dict[str, str]:
 
 
 def written_in_place(ops: Sequence[Op]) -> set[str]:
-    """Tensors that are written in place, and what may share their memory.
+    """The tensors that are written in place, and those that may share their memory.
 
     t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
     """

@@ -44,8 +44,7 @@ from thunder_fuser.executors.functions.define import (
     refuses_tensors,
     wide,
 )
-from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of
-from thunder_fuser.executors.functions.producers import producer
+from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of, producer
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -234,7 +233,7 @@ class _Call:
         query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
         is_known = len(query) == len(key) == 4 and key == value and not query[1] % key[1]
         if not is_known or (query[0], query[3]) != (key[0], key[3]):
-            return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
+            return Reject("attention of shapes other than [B, H, L, E], [B, H, S, E] twice")
         return self.refuses_mask()
 
     def refuses_mask(self) -> Reject | None:
@@ -245,7 +244,7 @@ class _Call:
             return Reject("attention with a mask of another type")
         sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
         if mask.ndim not in (2, 4) or any(one not in (1, all) for one, all in sizes):
-            return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
+            return Reject("attention with a mask of a shape other than [L, S] or [B, H, L, S]")
         return None
 
 

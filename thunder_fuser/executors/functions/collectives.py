@@ -18,7 +18,7 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 import torch.distributed as dist
-from thunder.core.prims import OpTags, get_grad, put_grad
+from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.distributed import prims as distributed
@@ -26,6 +26,7 @@ from thunder.extend import OperatorExecutor
 
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.functions.define import Composite, Table
+from thunder_fuser.executors.gradients import with_gradients
 
 _SUM, _MAX = distributed.DistributedReduceOps.SUM, distributed.DistributedReduceOps.MAX
 _PREFIX = "thunder_fuser.functional."
@@ -102,26 +103,15 @@ def _mean(x: Any, reduce: str, group: Any) -> Any:
 # ---- gradients
 
 
-def _gather_with_gradient(x: Any, dim: int, group: Any) -> Any:
-    y = _gathered(x, dim, group)
-    put_grad(x, _scattered(get_grad(y), "sum", dim, group))
-    return y
+def _scatter_gradient(g: Any, y: Any, x: Any, *given: Any) -> Any:
+    reduce, dim, group = given
+    found = _mean(_gathered(g, dim, group), reduce, group)
+    return _of_largest(found, x, _gathered(y, dim, group), group) if reduce == "max" else found
 
 
-def _scatter_with_gradient(x: Any, reduce: str, dim: int, group: Any) -> Any:
-    y = _scattered(x, reduce, dim, group)
-    gradient = _mean(_gathered(get_grad(y), dim, group), reduce, group)
-    if reduce == "max":
-        gradient = _of_largest(gradient, x, _gathered(y, dim, group), group)
-    put_grad(x, gradient)
-    return y
-
-
-def _reduce_with_gradient(x: Any, reduce: str, group: Any) -> Any:
-    y = _reduced(x, reduce, group)
-    gradient = _reduced(get_grad(y), "avg" if reduce == "avg" else "sum", group)
-    put_grad(x, _of_largest(gradient, x, y, group) if reduce == "max" else gradient)
-    return y
+def _reduce_gradient(g: Any, y: Any, x: Any, reduce: str, group: Any) -> Any:
+    found = _reduced(g, "avg" if reduce == "avg" else "sum", group)
+    return _of_largest(found, x, y, group) if reduce == "max" else found
 
 
 def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
@@ -133,33 +123,24 @@ def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
     return gradient * found / _reduced(found, "sum", group)
 
 
-def _broadcast_with_gradient(x: Any, root: int, group: Any) -> Any:
-    y = _from_root(x, root, group)
-    put_grad(x, _reduced_to(get_grad(y), root, group))
-    return y
-
-
-def _exchange_with_gradient(
-    x: Any, made: tuple[int, ...], given: tuple[int, ...], group: Any
-) -> Any:
-    y = _exchanged(x, made, given, group)
-    put_grad(x, _exchanged(get_grad(y), given, made, group))
-    return y
-
-
+# {name: (the forward of x and arguments, the gradient of g, y, x and the same arguments)}
 _FORWARDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "all_gather": (_gathered, _gather_with_gradient),
-    "reduce_scatter": (_scattered, _scatter_with_gradient),
-    "all_reduce": (_reduced, _reduce_with_gradient),
-    "all_to_all": (_exchanged, _exchange_with_gradient),
-    "broadcast": (_from_root, _broadcast_with_gradient),
-}
+    "all_gather": (_gathered, lambda g, y, x, dim, group: _scattered(g, "sum", dim, group)),
+    "reduce_scatter": (_scattered, _scatter_gradient),
+    "all_reduce": (_reduced, _reduce_gradient),
+    "all_to_all": (
+        _exchanged, lambda g, y, x, made, given, group: _exchanged(g, given, made, group)
+    ),
+    "broadcast": (_from_root, lambda g, y, x, root, group: _reduced_to(g, root, group)),
+}  # fmt: skip
 _SYMBOLS = {
     name: Symbol(f"functional_{name}", forward, id=_PREFIX + name)
     for name, (forward, _) in _FORWARDS.items()
 }
 COLLECTIVES: Table = {
-    _PREFIX + name: Composite(lambda *args: None, forward, gradient)
+    _PREFIX + name: Composite(
+        lambda *args: None, forward, with_gradients(forward, [gradient], lambda found, x: found)
+    )
     for name, (forward, gradient) in _FORWARDS.items()
 }
 

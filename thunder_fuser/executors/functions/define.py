@@ -117,7 +117,7 @@ def refuses_tensors(of: str, *tensors: TensorProxy | None) -> Reject | None:
     """None for plain tensors of one device and of known sizes; else why they are refused."""
     given = [one for one in tensors if one is not None]
     if any(type(one) is not TensorProxy or one.device != given[0].device for one in given):
-        return Reject(f"{of} of other than plain tensors of one device")
+        return Reject(f"{of} of operands that are not plain tensors on one device")
     known = all(type(size) is int for one in given for size in one._shape)
     return None if known else Reject("symbolic size")
 
@@ -128,7 +128,7 @@ def refuses_floats(of: str, *tensors: TensorProxy | None) -> Reject | None:
         return refused
     given = [one for one in tensors if one is not None]
     taken = all(data_type(one.dtype) in FLOATS and one.numel for one in given)
-    return None if taken else Reject(f"{of} of no elements, or of other than floats")
+    return None if taken else Reject(f"{of} of tensors without elements, or not of floats")
 
 
 def as_type(tensor: Any, dtype: dtypes.dtype) -> Any:

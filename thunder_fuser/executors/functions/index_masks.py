@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, get_tracectx
 
-from thunder_fuser.executors.functions.producers import producer
+from thunder_fuser.trace.proxies import COPIES, makes, parts
 
 ALL, CAUSAL = "all", "causal"
 
@@ -173,3 +175,39 @@ _RULES: dict[Any, Callable[[BoundSymbol], Affine | None]] = {
     PrimIDs.GE: _compared(0, 0), PrimIDs.GT: _compared(0, 1),
     PrimIDs.LE: _compared(1, 0), PrimIDs.LT: _compared(1, 1), PrimIDs.BITWISE_AND: _and,
 }  # fmt: skip
+
+
+# --------------------------------------- the producers in the trace that Thunder is recording
+
+@dataclass(slots=True)
+class _Index:
+    """The producers in the first `read` bound symbols of a trace, which grows meanwhile."""
+
+    read: int = 0
+    producers: dict[str, BoundSymbol] = field(default_factory=dict)
+    has_writes: bool = False
+
+    def extend(self, recorded: list[BoundSymbol]) -> None:
+        for leaf in (leaf for bsym in recorded[self.read :] for leaf in parts(bsym)):
+            self.producers.update({out.name: leaf for out in makes(leaf)})
+            self.has_writes |= leaf.sym.id in COPIES
+        self.read = len(recorded)
+
+
+_INDICES: WeakKeyDictionary[TraceCtx, _Index] = WeakKeyDictionary()
+
+
+def producer(tensor: TensorProxy) -> BoundSymbol | None:
+    """The primitive that made a tensor.
+
+        mask = le(expand(iota(5)), ...)    producer(mask) is the bound symbol of prims.le
+
+    None for an input, inside of another symbol, and after the program has written in place: the
+    tensor may then hold other values than the primitive made.
+    """
+    trace = get_tracectx()
+    if len(trace.scopes) > 1:
+        return None
+    index = _INDICES.setdefault(trace, _Index())
+    index.extend(trace.scopes[0])
+    return None if index.has_writes else index.producers.get(tensor.name)

@@ -245,20 +245,22 @@ def _part(
         if node not in copies:
             copies[node] = part.node_copy(node, copies.__getitem__)
     part.output(tuple(copies[node] for node in makes))
-    symbol = _symbol(name, GraphModule({}, part).forward, [node.meta["val"] for node in makes])
+    types = [_type_of(node.meta["val"]) for node in makes]
+    symbol = kernel(
+        name, GraphModule({}, part).forward,
+        lambda *tensors: tuple(TensorProxy(**one) for one in types),
+    )  # fmt: skip
     return _Part(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
 
 
-def _symbol(name: str, function: Callable[..., Any], makes: Sequence[torch.Tensor]) -> Symbol:
-    """An op with this name as its id; it calls the function."""
-    types = [*map(_type_of, makes)]
+def kernel(name: str, function: Callable[..., Any], meta: Callable[..., Any]) -> Symbol:
+    """An op with this name as its id, which is never recomputed; it calls the function."""
 
     def bind(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {name: function}
 
     return Symbol(
-        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind,
-        meta=lambda *tensors: tuple(TensorProxy(**one) for one in types),
+        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind, meta=meta,
         tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
     )  # fmt: skip
 

@@ -375,7 +375,7 @@ class _CrossEntropy:
         if refused := refuses_tensors("cross_entropy", a, target, weight):
             return refused
         if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:
-            return Reject("cross_entropy of other than logits [N, C] and a class for each row")
+            return Reject("cross_entropy without logits [N, C] and a class for each row")
         deprecated = (self.size_average, self.reduce) != (None, None)
         known = self.reduction in REDUCTIONS and 0 <= self.label_smoothing <= 1
         if deprecated or not known or a._shape[0] != target._shape[0]:

@@ -144,7 +144,7 @@ def _pair(value: Function, gradients: Function) -> Composite:
         return as_type(value(*both), _type_of_both(x, y)), backward
 
     def refuses(x: Any, y: Any, **named: Any) -> Reject | None:
-        return Reject("more than two tensors") if named else refuses_floats("a function", x, y)
+        return Reject("more arguments than two") if named else refuses_floats("a function", x, y)
 
     return with_gradient(refuses, forward)
 
@@ -209,7 +209,7 @@ def _activation(curve: Callable[..., Curve]) -> Composite:
         if not all(isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):
             return Reject("a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
-            return Reject("other than a plain tensor of floats")
+            return Reject("an operand that is not a plain tensor of floats")
         if curve is _celu and not numbers_of(given, named).get("alpha", 1):
             return Reject("celu that divides by zero")  # torch raises, and so it should
         return None
