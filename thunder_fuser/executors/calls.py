@@ -96,7 +96,7 @@ class Known(NamedTuple):
     computation: Jitted
     backward: Jitted | None
     epilogue: Jitted
-    splits: bool  # between two autograd Functions
+    splits: bool  # True: two autograd Functions, as Thunder
 
 
 class ShortWay:

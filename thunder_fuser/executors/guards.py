@@ -109,7 +109,7 @@ class _Writer:
         self._roots: set[str] = set()  # proxies of the jitted module
         self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
         self._state: dict[str, str] = {}  # proxies of torch's state -> Thunder's names of it
-        self._alone = _only_checked(prologue)
+        self._checked_only = _only_checked(prologue)
         self._pending: dict[str, Like] = {}
         self._last: dict[str, Like] = {}
         self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -185,7 +185,7 @@ class _Writer:
 
     def _looked_up(self, bsym: BoundSymbol, root: str, key: str) -> list[str]:
         name, table = bsym.output.name, f"{root}.{_TABLES[bsym.sym.id][0]}"
-        if name not in self._alone:
+        if name not in self._checked_only:
             return [f"{name} = {table}[{key!r}]"]
         self._picks.setdefault((root, table), []).append((name, key))
         self._picked.add(name)

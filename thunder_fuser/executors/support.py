@@ -67,7 +67,7 @@ def support(bsym: BoundSymbol) -> Reject | None:
     claimed = bsym.sym.executor is not None
     why = None if claimed else refuse_composite(bsym)
     why = why or next(filter(None, map(support, bsym.subsymbols)), None)
-    # What refused the claimed op's parts is the better reason.
+    # For a claimed op, the reason of a refused part says more than the claim.
     return why or (Reject(f"claimed by the executor {bsym.sym.executor.name}") if claimed else None)
 
 

@@ -128,7 +128,7 @@ def _crossing(ops: Sequence[Op], run: range, users: Users) -> list[int]:
     """
     first: dict[str, int] = {}  # the bound symbol that makes or first reads a tensor
     last: dict[str, int] = {}
-    handed: dict[str, int] = {}  # the bytes that a cut between the two moves
+    handed: dict[str, int] = {}  # the bytes that a cut between first and last moves
     viewed: dict[str, str] = {}  # what a repeated view is a view of
     for at, op in enumerate(ops):
         for leaf in op.leaves:

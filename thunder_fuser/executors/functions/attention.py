@@ -50,7 +50,7 @@ from thunder_fuser.trace.op import Reject
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
-_LARGEST_MASK = 2**28  # elements of a mask that torch is asked about, with one as large
+_LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is allocated
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 

@@ -238,14 +238,15 @@ def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def _is_taken(signature: inspect.Signature, symbol: Symbol, args: Any, kwargs: Any) -> bool:
     """False for arguments that the function lacks, or that torch refuses.
 
-    For functions that Thunder does not know, its meta runs torch's, so torch may raise its error.
+    For functions that Thunder does not know, its meta function asks torch, so any error of torch
+    arrives here, as a NotImplementedError.
     """
     try:
         signature.bind(*args, **kwargs)
         if OpTags.AUTO_REGISTERED in (symbol.tags or ()):
             with detached_trace():
                 symbol.meta(*args, **kwargs)
-    except (TypeError, NotImplementedError):  # Thunder raises the second whatever torch does
+    except (TypeError, NotImplementedError):
         return False
     return True
 
