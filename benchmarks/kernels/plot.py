@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.kernels.figure import CLONE, COMPILE, EAGER, OURS, TUNED, Figure
-from thunder_fuser.explain.pictures import new_page
+from thunder_fuser.explain.memory import new_page
 
 _MARKS = {EAGER: ("s", "tab:gray"), COMPILE: ("^", "tab:orange"), TUNED: ("v", "tab:red"),
           OURS: ("o", "tab:blue")}

@@ -27,7 +27,7 @@ from benchmarks.kernels.points import DTYPES, SIZES, Point, points
 from benchmarks.kernels.summary import OTHERS, summary
 from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
-from thunder_fuser.explain.pictures import need_matplotlib
+from thunder_fuser.explain.memory import need_matplotlib
 
 _POINT_SECONDS = {"small": 0.02, "gate": 0.6, "full": 1.0}
 

@@ -27,7 +27,7 @@ from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
 from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.blocks import Sizes, make_input
-from thunder_fuser.explain.pictures import need_matplotlib, picture
+from thunder_fuser.explain.memory import need_matplotlib, picture
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.progress import working
 

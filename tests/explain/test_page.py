@@ -16,8 +16,7 @@ from helpers.browser import chromium, opened
 from helpers.reports import made_report
 
 from thunder_fuser.errors import ReportError
-from thunder_fuser.explain.page import page, trace_lines, write_page
-from thunder_fuser.explain.picture import picture
+from thunder_fuser.explain.page import page, picture, trace_lines, write_page
 
 BAD_SCRIPT = "<script>document.title = 'attacked'</script>"
 ATTACK = f"</script></style></title>\"'>{BAD_SCRIPT}<img src=x onerror=alert(1)>&lt;b&gt;"

@@ -98,7 +98,7 @@ def test_a_script_that_does_not_parse(script: Path, capsys: pytest.CaptureFixtur
     assert main(["report", "script.py"]) == 1
     out, err = capsys.readouterr()
     assert "SyntaxError" in err and "runpy" not in err
-    assert "script.py has jitted none with the fuser; script.py failed" in out
+    assert "script.py jits no function with the fuser; script.py failed" in out
 
 
 def test_a_script_that_ends_by_itself_has_succeeded(script: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_script_that_ends_by_itself_has_succeeded(script: Path) -> None:
 def test_a_script_that_jits_nothing(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script.write_text("import beside", "utf-8")
     assert main(["report", "script.py"]) == 1
-    assert "script.py has jitted none with the fuser" in capsys.readouterr().out
+    assert "script.py jits no function with the fuser" in capsys.readouterr().out
     assert "No function was jitted" in Path("report.html").read_text("utf-8")
 
 

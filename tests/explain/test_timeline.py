@@ -17,7 +17,7 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.executors.live import Call, Timeline, timeline
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import SMALL, make_input
-from thunder_fuser.explain.pictures import plot, points
+from thunder_fuser.explain.memory import plot, points
 
 KIB = 1024
 

@@ -8,6 +8,7 @@ Run by tests/thunder/test_distributed.py, or by hand:
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.cuda_graphs import why_on_host
-from thunder_fuser.executors.overlap import _calls, _Finder, overlapped
+from thunder_fuser.executors.overlap import _calls, _Finder
 from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 
@@ -135,8 +136,13 @@ def claimed(jitted: Any) -> tuple[dict[str, int], dict[str, int]]:
     traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
     for bsym in (bsym for trace in traces for _, bsym in _calls(trace.bound_symbols)):
         assert why_on_host(bsym, "cpu", ()) == "it communicates", bsym  # it is in no CUDA graph
-    forward, backward = (dict(overlapped(one.bound_symbols)) for one in traces)
+    forward, backward = map(overlapped, traces)
     return forward, backward
+
+
+def overlapped(trace: Any) -> dict[str, int]:
+    """{name: the number of such calls in the trace}"""
+    return dict(Counter(one.name for one, _ in _calls(trace.bound_symbols)))
 
 
 def check_tensor_parallel() -> None:
@@ -290,7 +296,7 @@ def _check_batches(rank: int, size: int, overlap: str) -> None:
     jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
     expected = F.linear(torch.tanh(F.linear(x * 2, w)), w.t()) * size + 1
     torch.testing.assert_close(jitted(x.chunk(size)[rank], w), expected.chunk(size)[rank])
-    calls = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
+    calls = overlapped(thunder.last_traces(jitted)[-1])
     both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
     assert calls == (both if overlap == "always" else {}), calls
 

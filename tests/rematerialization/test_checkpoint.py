@@ -197,7 +197,7 @@ def test_what_reads_a_tensor_written_later_is_not_made_again(
     recomputation = recomputation_of(jitted)
     operations = recomputation.facts.operations
     product = next(op for op in operations if op.name == "mul")
-    assert product.refusal == "it reads or makes what is written in place"
+    assert product.refusal == "it reads or makes a tensor that is written in place"
     assert not any(operations[at].refusal for at in recomputation.plan.again)
 
 
@@ -259,7 +259,7 @@ def test_a_batch_norm_is_made_again_but_for_its_running_statistics() -> None:
         assert kept_by(jitted, model, x).bytes == products + statistics + bytes
     refused = {
         name for op in recomputation_of(jitted).facts.operations for name in op.inputs
-        if op.refusal == "it reads or makes what is written in place"
+        if op.refusal == "it reads or makes a tensor that is written in place"
     }
     assert fuser.last_fused_trace is not None
     every = [part for one in fuser.last_fused_trace.bound_symbols for part in parts(one)]

@@ -58,7 +58,7 @@ def test_list(command: Command) -> None:
 
 
 def test_verify_finds_and_removes_what_is_damaged(command: Command, store: Store) -> None:
-    assert command("verify") == (0, "4 entries are as they were written\n")
+    assert command("verify") == (0, "4 entries are intact\n")
     path_of(store, recipe(1)).write_bytes(b"")
     (store.root / ("0" * 64 + ENDING)).write_bytes(encode(recipe(5), b""))
     code, text = command("verify")

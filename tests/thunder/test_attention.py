@@ -189,10 +189,10 @@ REFUSED: dict[str, tuple[list[torch.Tensor], dict[str, Any], str]] = {
     "no batch": (made((3, 5, 8), (3, 7, 8), (3, 7, 8)), {}, "other than [B, H, L, E]"),
     "values of another width": (made(SHAPE, KEYS, (2, 3, 7, 4)), {}, "other than [B, H, L, E]"),
     "one batch of keys": (made(SHAPE, (1, 3, 7, 8), (1, 3, 7, 8)), {}, "other than [B, H, L, E]"),
-    "a mask of heads": (qkv(), {"mask": made((3, 5, 7))[0]}, "a mask of other than [L, S]"),
+    "a mask of heads": (qkv(), {"mask": made((3, 5, 7))[0]}, "a mask of a shape other than [L, S]"),
     "a mask of another type": (qkv(), {"mask": MASKS["added"].bfloat16()}, "of another type"),
-    "no rows": (made((2, 3, 0, 8), KEYS, KEYS), {}, "no elements"),
-    "no heads": (made(*[(2, 0, 5, 8)] * 3), {}, "no elements"),
+    "no rows": (made((2, 3, 0, 8), KEYS, KEYS), {}, "without elements"),
+    "no heads": (made(*[(2, 0, 5, 8)] * 3), {}, "without elements"),
 }
 
 

@@ -191,12 +191,12 @@ def refused(x: torch.Tensor, t: torch.Tensor, **keywords: Any) -> list[str]:
 
 def test_refusals() -> None:
     x, t = logits(), targets().clamp(0)
-    shape = "cross_entropy of other than logits [N, C] and a class for each row"
+    shape = "cross_entropy without logits [N, C] and a class for each row"
     assert refused(x, x.softmax(1)) == [shape]
     assert refused(x[0], t[0]) == [shape]
     assert refused(x[:, :, None].expand(-1, -1, 3), t[:, None].expand(-1, 3)) == [shape]
     assert refused(x.clone().requires_grad_()[:, :, None], t[:, None]) == [shape]
-    assert refused(x[:0], t[:0]) == ["cross_entropy of no elements, or of other than floats"]
+    assert refused(x[:0], t[:0]) == ["cross_entropy of tensors without elements, or not of floats"]
     assert refused(x, t) == refused(x, t, weight=torch.rand(CLASSES)) == []
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to Thunder: which symbols are taken, which regions, and what a trace then calls."""
+"""The interface to Thunder: supported symbols, regions, and the functions that a trace calls."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The regions of a fused trace -> jobs that plan and compile them before their first calls.
 
-    def computation(x, w):                  x: [4, 8], as the user passed it; w: the same
+    def computation(x, w):                  x, w: the layouts that the user passed
       t1 = linear(x, w)                     contiguous, as all products are
       [t2, t3] = thunderFusion0(t1)    ->   a job; t2, t3 in the orders that the definition gives
-      t4 = transpose(t2, 0, 1)              what torch makes of a tensor without memory
+      t4 = transpose(t2, 0, 1)              torch runs it on a meta tensor
       [t5] = thunderFusion1(t4)        ->   a job
 
-So the regions of forward and backward compile beside each other, and beside what Thunder still
-does. Layouts are guessed: what a call looks up is found by the layouts of its arguments. A wrong
-guess costs a compilation, and an error in a job is raised by the call that needs its result.
+So the regions of forward and backward compile in parallel, while Thunder does the rest of its work.
+A call looks its program up by the layouts of its arguments, and the jobs guess these layouts. A
+wrong guess costs a compilation. An error in a job is raised by the call that needs its result.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.channels_last import FORMATS, is_changed, is_convolution, laid_by
 from thunder_fuser.executors.functions import attention
-from thunder_fuser.executors.regions import Region, only
+from thunder_fuser.executors.regions import Item, Region, only
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.executors.support import leaves_of
+from thunder_fuser.executors.translate import layout_of, orders_of_results
 from thunder_fuser.executors.types import data_type
-from thunder_fuser.executors.without_kernel import view_function
+from thunder_fuser.executors.without_kernel import view_function, views_for
 from thunder_fuser.host.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.strides import contiguous_strides
@@ -45,28 +46,28 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, overwritten, reads
 
 Job = Callable[[], object]
-Prepared = tuple[Hashable, Job]  # equal for equal jobs, and the job
+Prepared = tuple[Hashable, Job]  # (a key that equal jobs share, the job)
 Prepare = Callable[[Definition, Sequence[Any], torch.device], Prepared | None]
-Values = dict[str, Any]  # tensors without memory and numbers, by the names of their proxies
+Values = dict[str, Any]  # meta tensors and numbers, by the names of their proxies
 
-# Executors whose functions call operators of aten, each of which torch can run without memory.
+# Executors whose functions call aten operators, each of which torch can run on meta tensors.
 _OWN = (TORCH_KERNELS, attention.KERNELS.name)
 _TORCH = (torch, torch.nn.functional)
-_ALIGNMENT = 16  # no kernel asks for more bytes, so neither for more elements
+_ALIGNMENT = 16  # no kernel asks for more bytes, so none asks for more elements
 _META = torch.device("meta")
 
-# {what is compiled: {identity of a proxy's history: the history, the tensor without memory}}
+# {compilation: {id of a proxy's history: (the history, the meta tensor)}}
 _NOTED: WeakKeyDictionary[CompileData, dict[int, tuple[Any, torch.Tensor]]] = WeakKeyDictionary()
 
 
 def note_layouts(executor: str) -> None:
-    """From now on the layouts of tensors are noted, for functions jitted with this executor."""
+    """From now on, notes the layouts of the arguments of functions jitted with this executor."""
     of_thunder = proxies.tensorproxy
 
     def tensorproxy(tensor: Any, /, *, name: str | None, history: Any = None) -> TensorProxy:
         data = data_of(executor)
         if data is not None and history is not None and type(tensor) in _PLAIN:
-            _NOTED.setdefault(data, {})[id(history)] = history, _without_memory(tensor)
+            _NOTED.setdefault(data, {})[id(history)] = history, _as_meta(tensor)
         return of_thunder(tensor, name=name, history=history)
 
     proxies.tensorproxy = tensorproxy
@@ -75,8 +76,8 @@ def note_layouts(executor: str) -> None:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The same layout and alignment on the meta device; contiguous if it has none."""
+def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A meta tensor of the same layout and alignment; contiguous for one without strides."""
     if tensor.layout is not torch.strided:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
     sizes, strides = tensor.shape, tensor.stride()
@@ -88,9 +89,9 @@ def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
-    """A job for each region of a trace whose sizes are known, in their order; equal ones once.
+    """A job for each region of a trace, in order, equal jobs once; none if a size is unknown.
 
-    None for a trace that is transformed by hand, outside thunder.jit, and may never be called.
+    There is none either for a trace transformed by hand, outside thunder.jit: nobody may call it.
     """
     data = get_compile_data()
     noted = _NOTED.pop(data, {}) if data is not None else {}
@@ -106,12 +107,12 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
         if one is not None and not one.region.makes_views:
             jobs.update(_prepared(one, values, prepare))
         for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
-            values.setdefault(proxy.name, value)  # what is unpacked is known already
+            values.setdefault(proxy.name, value)  # unpacked arguments are known already
     return [*jobs.values()]
 
 
 def arguments_of(trace: TraceCtx) -> Values:
-    """The arguments of the call that is traced, without memory; contiguous if nothing is noted."""
+    """The arguments of the traced call as meta tensors; contiguous if no layout was noted."""
     data = get_compile_data()
     return _arguments(trace, _NOTED.get(data, {}) if data is not None else {})
 
@@ -125,7 +126,7 @@ def _arguments(trace: TraceCtx, noted: Mapping[int, tuple[Any, torch.Tensor]]) -
 
 
 def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
-    """What a kernel may depend on in such arguments, which begin where torch's memory begins."""
+    """The keys of such arguments; their memory counts as aligned as torch's allocations are."""
     return tuple(map(_key, args))
 
 
@@ -141,17 +142,17 @@ def _is_sized(proxy: Proxy) -> bool:
 
 
 def _prepared(one: RegionCallable, values: Values, prepare: Prepare) -> Sequence[Prepared]:
-    """The job of a region, if there is one."""
+    """The job of a region, or nothing."""
     args, device = [values[proxy.name] for proxy in one.region.inputs], _device(one.region)
     try:
         found = one.ahead(lambda definition, args: prepare(definition, args, device), args)
-    except Exception:  # whatever it is: the call raises it again, where it can be told
+    except Exception:  # the call will raise the same error again, where the user can see it
         return ()
     return () if found is None else (found,)
 
 
 def _device(region: Region) -> torch.device:
-    """That of the calls: of a tensor on a GPU if there is one."""
+    """The device of the region's calls: that of a tensor on a GPU if there is one, else the CPU."""
     tensors = (one for one in (*region.inputs, *region.outputs) if isinstance(one, TensorProxy))
     found = {to_torch_device(one.device) for one in tensors}
     device = next((one for one in found if one.type != "cpu"), torch.device("cpu"))
@@ -162,11 +163,11 @@ def _device(region: Region) -> torch.device:
 
 
 def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> Sequence[Any]:
-    """What a call gives, as a guess; contiguous tensors where nothing is known."""
+    """A guess at the results of a call; contiguous tensors if nothing is known."""
     made = makes(bsym)
     try:
-        found = [*(results_of_torch(bsym, values) if one is None else _of_region(one, values))]
-    except Exception:  # torch cannot run it without memory
+        found = results_of(bsym if one is None else one.region, values)
+    except Exception:  # torch cannot run it on meta tensors
         found = []
     shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
     if shapes != [proxy._shape for proxy in made if isinstance(proxy, TensorProxy)]:
@@ -175,19 +176,28 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
     return [next(tensors) if isinstance(one, TensorProxy) else value_of(one) for one in made]
 
 
-def _of_region(one: RegionCallable, values: Values) -> Iterator[torch.Tensor]:
-    args = [values[proxy.name] for proxy in one.region.inputs]
-    views = view_function(one.region) if one.region.makes_views else one.views(args)
+def results_of(item: Item, values: Values) -> list[Any]:
+    """The results of an item for meta tensors; none if torch cannot tell. values: those of all
+    operands."""
+    made = _of_region(item, values) if isinstance(item, Region) else _of_torch(item, values)
+    return [*made]
+
+
+def _of_region(region: Region, values: Values) -> Sequence[torch.Tensor]:
+    """The results of a region: views of its operands, or in the orders of its definition."""
+    args = [values[proxy.name] for proxy in region.inputs]
+    views = view_function(region) if region.makes_views else None
+    if views is None and region.moves_only:
+        views = views_for(region, args)
     if views is not None:
-        yield from views(*args)
-        return
-    orders = one.orders(args)
-    for proxy in one.region.outputs:
-        yield value_of(proxy, orders.get(proxy.name))
+        return views(*args)
+    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
+    orders = orders_of_results(region, layouts)
+    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
 
 
-def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
-    """What torch makes of tensors without memory; nothing if it cannot. Values: of all it reads."""
+def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
+    """The results of a call of torch."""
     read = list({proxy.name: proxy for proxy in reads(bsym)}.values())
     if only(bsym, VIEWS):
         region = Region(tuple(leaves_of(bsym)), tuple(read), tuple(makes(bsym)), is_backward=False)
@@ -197,28 +207,31 @@ def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
     elif written := [*overwritten(bsym)]:
         yield from (values[proxy.name] for proxy in written)
     elif (function := _function_of(bsym)) is not None:
-        args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
+        args, kwargs = tree_map(
+            lambda one: values[one.name] if isinstance(one, Proxy) else one,
+            (bsym.args, bsym.kwargs),
+        )
         is_last = is_convolution(bsym) and (
-            is_changed(bsym) or any(_is_last(values[one.name]) for one in laid_by(bsym))
+            is_changed(bsym) or any(_is_channels_last(values[one.name]) for one in laid_by(bsym))
         )
         made = tree_iter(function(*args, **kwargs))
-        yield from map(_last, made) if is_last else made
+        yield from map(_as_channels_last, made) if is_last else made
 
 
-def _is_last(value: Any) -> bool:
-    """True for images that are channels last. One among its operands makes a convolution so, which
-    torch forgets where tensors have no memory."""
+def _is_channels_last(value: Any) -> bool:
+    """True for channels-last images. One among the operands makes a convolution's result channels
+    last, but torch forgets this on the meta device."""
     layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
     return bool(layout and value.is_contiguous(memory_format=layout) and not value.is_contiguous())
 
 
-def _last(value: Any) -> Any:
+def _as_channels_last(value: Any) -> Any:
     layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
     return value.contiguous(memory_format=layout) if layout else value
 
 
 def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
-    """What Thunder will call, if torch can run that without memory and without effects."""
+    """The function that Thunder will call, if torch can run it on meta tensors without effects."""
     symbol = bsym.sym
     if symbol.executor is None or has_tags(bsym, {OpTags.RANDOM_OP}):
         return None
@@ -227,12 +240,8 @@ def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
     return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
 
 
-def _given(value: Any, values: Values) -> Any:
-    return values[value.name] if isinstance(value, Proxy) else value
-
-
 def value_of(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
-    """A tensor without memory, or a number that is not known yet."""
+    """A meta tensor in this stride order, or the number (0 if it is not known yet)."""
     if isinstance(proxy, TensorProxy):
         own = data_type(proxy.dtype)
         dtype = dtypes.to_torch_dtype(proxy.dtype) if own is None else to_torch_dtype(own)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A warning -> the line of the user's program that it is about.
 
-Python's own rule, a number of frames, does not do: between the user's line and the fuser lie frames
-of Thunder, of torch and of generated code.
+Python's own rule, a fixed number of frames, does not work here: the frames between the user's line
+and the fuser belong to Thunder, torch and generated code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def warn_at(where: str, text: str, category: type[Warning]) -> None:
 
 
 def line_of_the_call() -> str:
-    """file:line of the call; a thread of a library's has none."""
+    """file:line of the user's call; <unknown>:0 in a thread that a library started."""
     file, line = place_of_the_call() or ("<unknown>", 0)
     return f"{file}:{line}"
 
@@ -34,5 +34,5 @@ def place_of_the_call() -> tuple[str, int] | None:
 
 
 def _is_passed(frame: FrameType) -> bool:
-    """True for libraries and for generated code, which belongs to no module."""
+    """True for frames of libraries, and of generated code, which belongs to no module."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PASSED

@@ -6,7 +6,7 @@
     THUNDER_FUSER_STRICT=maybe              OptionError
     THUNDER_FUSER_STRCT=1                   OptionWarning, which names THUNDER_FUSER_STRICT
 
-A compilation checks all options, so a wrong one is told at once, and not when it is first used.
+A compilation checks all options. So the user learns of a wrong one at once, not at its first use.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _check_keyword(name: str) -> None:
 
 
 def check_options(given: Mapping[str, Value]) -> None:
-    """OptionError for the first value that an option does not take, in force or given; a warning
-    for each environment variable that is no option."""
+    """Raises OptionError for the first bad value, in force or given; warns of each environment
+    variable that looks like an option and is none."""
     for name, value in (*((name, option(name)) for name in OPTIONS), *given.items()):
         _check(name, value)
     for name, found in unknown_variables().items():
@@ -66,13 +66,13 @@ def check_options(given: Mapping[str, Value]) -> None:
 
 
 def unknown(name: str, found: str) -> str:
-    """What to say of an environment variable that is no option."""
+    """The message on an environment variable that is no option."""
     near = f"; did you mean {found}?" if found else "; see python -m thunder_fuser env"
     return f"The environment variable {name} is no option of the fuser{near}"
 
 
 def problem_of(name: str) -> str:
-    """What is wrong with the value of an option in force; empty if nothing is."""
+    """The problem with an option's value in force; empty if there is none."""
     try:
         _check(name, option(name))
     except OptionError as error:
@@ -81,7 +81,7 @@ def problem_of(name: str) -> str:
 
 
 def _check(name: str, value: Value) -> None:
-    """OptionError if a value of the right type does not fit."""
+    """Raises OptionError for a value of the right type that the option does not take."""
     if name in _CHECKS:
         _CHECKS[name](value)
 
@@ -92,7 +92,7 @@ def _check_prefix(value: Value) -> None:
 
 
 def _check_dump(value: Value) -> None:
-    """Makes nothing: a folder that is not there yet may be made below one that can be written."""
+    """Checks the folder without making it: one that does not exist needs a writable parent."""
     path = Path(str(value))
     above = next(one for one in (path, *path.absolute().parents) if one.exists())
     if value and not (above.is_dir() and os.access(above, os.W_OK)):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """thunder.jit with the fuser, and a shorter way through Thunder for calls that it has compiled.
 
-    jit(model)  ->  what thunder.jit returns, whose calls are:
+    jit(model)  ->  the result of thunder.jit, but each call runs these steps:
 
-    environment()                   torch's global state, once a call
+    environment()                   reads torch's global state, once a call
     guard(args, kwargs)             Thunder's guards, of the newest compilation first
     computation(*inputs)            the regions and torch's operations
-    connect(...)                    to autograd, with one Function
+    connect(...)                    puts the results into autograd's graph, with one Function
     epilogue(...)                   the results as the function returns them
 
-What no guard accepts is Thunder's own call, which compiles it.
+A call that no guard accepts goes to Thunder, which compiles it.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ def jit(
     executors: Sequence[Executor | str] | None = None,
     **given: Any,
 ) -> Any:
-    """thunder.jit with the fuser before Thunder's default executors, whose calls cost less Python.
+    """thunder.jit with the fuser before Thunder's default executors; its calls run less Python.
 
-    executors: must have the fuser; by default it and those of Thunder that do not fuse, since
-    Thunder would cut the fuser's regions again for another that does. given: as for thunder.jit.
+    executors: must contain the fuser. The default is the fuser and Thunder's default executors
+    without those that fuse: for these, Thunder would cut the fuser's regions again. given: as for
+    thunder.jit.
 
     Three things differ from thunder.jit(function, executors=[fuser]):
 
-    - One autograd Function instead of two, where the results have less than 16 MiB: their gradients
+    - One autograd Function instead of two if the results have less than 16 MiB: their gradients
       are kept until the backward ends. thunderfx_disable_split_autograd=False always gives two.
-    - Which arguments share memory is asked only where the program writes in place.
+    - A call checks which arguments share memory only if the program writes in place.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
-    OptionError if the fuser is not among the executors.
+    Raises OptionError if the fuser is not among the executors.
     """
     options = {SPLIT: True, **given}
     of_thunder = thunder.jit(function, executors=_checked(executors), **options)
@@ -87,19 +88,19 @@ def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]
 
 
 class Known(NamedTuple):
-    """An entry of Thunder's cache, its guards (None: only Thunder can ask them), and its functions
-    without decorators."""
+    """An entry of Thunder's cache, its guards (None if only Thunder can check them), and its
+    functions without decorators."""
 
     entry: CacheEntry
     guarded: Guarded | None
     computation: Jitted
     backward: Jitted | None
     epilogue: Jitted
-    splits: bool  # between two autograd Functions
+    splits: bool  # True: two autograd Functions, as Thunder
 
 
 class ShortWay:
-    """Calls of one jitted function. It does not hold what thunder.jit made of a module: a cycle."""
+    """The calls of one jitted function. It holds a jitted module weakly, to avoid a cycle."""
 
     def __init__(self, of_thunder: Any, function: Callable[..., Any], *, may_split: bool) -> None:
         self.stats: CompileStats = thunder.compile_stats(of_thunder)
@@ -116,7 +117,7 @@ class ShortWay:
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""
 
-        @wraps(of_thunder)  # its attributes too, by which Thunder knows what it has jitted
+        @wraps(of_thunder)  # copies the attributes by which Thunder knows a jitted function
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.is_special():
                 return of_thunder(*args, **kwargs)
@@ -160,7 +161,7 @@ class ShortWay:
             self.stats.last_trace_host_stop = perf_counter_ns()
 
     def all_known(self) -> list[Known]:
-        """In the order of Thunder's cache."""
+        """What is known of each entry of Thunder's cache, in its order."""
         cache, known = self.stats.interpreter_cache, self.known
         if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
             before = {id(one.entry): one for one in known}
@@ -179,7 +180,7 @@ class ShortWay:
         )  # fmt: skip
 
     def is_special(self) -> bool:
-        """Whether Thunder, or autograd's Function, looks at more than guards."""
+        """True if Thunder, or autograd's Function, must look at more than guards."""
         return (
             _tracectx.get(None) is not None
             or _is_transforming()
@@ -231,13 +232,13 @@ class ShortWay:
 
 
 def _is_large(entry: CacheEntry) -> bool:
-    """Whether gradients of the results are worth the time that freeing them early takes."""
+    """True if the results' gradients are so large that freeing them early is worth its time."""
     returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
     return sum(map(bytes_of, returned["flat_output"])) >= LARGE
 
 
 def short_way_of(jitted: Any) -> ShortWay:
-    """That of a function or module of `jit`: what it knows, and the steps of its calls."""
+    """The ShortWay of a result of `jit`: what it knows, and the steps of its calls."""
     way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
     return way
 

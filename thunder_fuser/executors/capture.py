@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a piece of a trace -> runs of its function, or replays of a graph of it.
+"""Calls of a piece of a trace -> runs of its function, or replays of its CUDA graph.
 
     first call on a thread      the function runs: kernels are compiled, libraries start
     second call                 the graph is captured, which runs nothing, and replayed
     later calls                 arguments are copied in, the graph is replayed, results copied out
 
-A graph is kept for a layout of the arguments, the addresses of those that stay, and torch's
-settings. Each call gets results in fresh memory, so whoever keeps one finds it unchanged. What only
-the backward reads is not copied: it stays in the forward's graph, which is not replayed before the
-backward has let go of it; until then another graph is. See docs/adr/0015.
+The key of a graph is the layout of the arguments, the addresses of those that are not copied, and
+torch's settings. Each call gets results in fresh memory, so a caller may keep them. Values that
+only the backward reads are not copied: they stay in the memory of the forward's graph. While the
+backward still holds them, that graph is not replayed, and another one is used. See docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from thunder_fuser.options import Value, in_force
 from thunder_fuser.runtime.cuda_graphs import Function, Recording
 from thunder_fuser.threads import Recent, first_time
 
-# (arguments, copies of what a replay has written) -> a result
+# (arguments, fresh copies of a replay's results) -> a result
 Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
 
 
 class Recorder(Protocol):
-    """Captures functions on one device; see runtime/cuda_graphs.py."""
+    """An object that captures functions on one device; see runtime/cuda_graphs.py."""
 
     lock: threading.Lock  # noqa: TID251  a type
     device_type: str
@@ -52,8 +52,9 @@ class Recorder(Protocol):
 class Input:
     """An argument of a piece.
 
-    is_fixed: its memory stays, as a parameter's; it is not copied. is_saved: a forward's graph may
-    have made it for this piece alone.
+    is_fixed: its memory stays the same, as a parameter's does, so it is not copied. is_saved: a
+    forward saved it for this backward, perhaps in the memory of a graph. is_written: written in
+    place.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Input:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the calls of a piece."""
+    """How the calls of a piece ran."""
 
     plain: int = 0
     captured: int = 0
@@ -74,10 +75,10 @@ class Counts:
 
 
 class Graphs:
-    """The graphs of one jitted function on one device, the least recently replayed evicted first.
+    """The graphs of one jitted function on one device; the least recently replayed go first.
 
-    What was called once is remembered for as many calls as there may be graphs: a function that is
-    called with more shapes than that in turn captures none, rather than one at each call.
+    A first call is remembered only until `most` others came. So a function that is called with more
+    shapes than that in turn captures no graph, instead of one at each call.
     """
 
     def __init__(self, recorder: Recorder, most: int) -> None:
@@ -86,8 +87,8 @@ class Graphs:
         self._called: Recent[bool] = Recent(lambda: most)
 
     def find(self, key: Hashable, capture: Callable[[], Graph | None]) -> Graph | None:
-        """The graph of a call, captured at the second such call of a thread."""
-        # A thread's first calls make handles of libraries, which a capture must not.
+        """The graph of a call, captured at the second such call of a thread; else None."""
+        # A thread's first calls create handles of libraries, which a capture must not do.
         call = (threading.get_ident(), key)
         if not self._called.pop(call, False):
             self._called[call] = True
@@ -98,16 +99,16 @@ class Graphs:
         return found
 
     def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
-        """Which of these arguments are where a graph has left them."""
+        """The places of those arguments that lie in the memory of a graph."""
         memory = {place for graph in self.kept.values() for place in graph.places}
         return tuple(at for at in places if storage_of(args[at]) in memory)
 
 
 class Piece:
-    """Makes `call`, what the trace calls for several of its calls.
+    """Several calls of a trace as one; the trace calls `call` instead of them.
 
-    run: the calls, one by one. names: theirs. saved: which results only the backward reads. given:
-    the options of the jit.
+    run: a function that runs them one by one. names: their names. saved: the places of the results
+    that only the backward reads. given: the options of the jit.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Piece:
         self.context = {name: self.call}  # as Thunder's bound symbols have it
 
     def meta(self, *args: Any) -> None:
-        """Thunder's symbols have one. Nothing asks it of a final trace."""
+        """Thunder's symbols must have one, but nothing calls it for a final trace."""
         raise NotImplementedError(f"{self.name} is part of a final trace")
 
     def _miss(self, args: Sequence[Any]) -> Function:
@@ -169,7 +170,7 @@ class _Calls:
         return self._run(*args)
 
     def _find(self, settings: Hashable, args: Sequence[Any]) -> Graph | None:
-        """A graph whose results are not in use, the first of several; None if there is none yet."""
+        """The first graph of this key whose results are not in use; None if there is none yet."""
         for number in count():
             key = self._key(number, settings, args)
             found: Graph | None = self._piece.graphs.kept.get(key)
@@ -180,8 +181,8 @@ class _Calls:
         return None
 
     def _missed(self, number: int, settings: Hashable, args: Sequence[Any]) -> Graph | None:
-        """Captures, if such a call was seen before. Where a forward most often leaves what it has
-        saved in its graph, the backward of one that did not is not captured."""
+        """The captured graph, if such a call was seen before. Once a saved value came in the memory
+        of a forward's graph, a call that has it elsewhere is not captured."""
         graphs = self._piece.graphs
         lasting = graphs.lasting(args, self._saved)
         if not set(self._lasting) <= set(lasting):
@@ -198,8 +199,8 @@ class _Calls:
         copied = tuple(at for at in self._tensors if at not in stays)
         device_type = self._piece.graphs.recorder.device_type
         if any(args[at].device.type != device_type for at in copied):
-            return None  # torch has the seed of an attention's dropout on the CPU, or in a graph
-        # What is made in inference mode cannot be written to outside of it.
+            return None  # torch may keep the seed of attention's dropout on the CPU
+        # A buffer made in inference mode could not be written to outside of it.
         with in_force(self._piece.given), torch.inference_mode(False), torch.no_grad():
             return self._captured(args, copied)
 
@@ -208,7 +209,7 @@ class _Calls:
         piece = self._piece
         try:
             graph = Graph(piece.graphs.recorder, piece, args, copied)
-        except Exception as error:  # torch's, the driver's or a library's: no name for them all
+        except Exception as error:  # from torch, the driver or a library: they share no class
             self._failed = True
             self._tell(error)
             return None
@@ -225,20 +226,20 @@ class _Calls:
             warn_at(
                 "",
                 f"{piece.name} ({piece.text}) could not be captured in a CUDA graph: {reason}. Its"
-                " calls are launched one by one. What fails alike is not announced.",
+                " calls are launched one by one. Other pieces that fail so are not reported.",
                 GraphWarning,
             )
 
 
 def _first(error: BaseException) -> BaseException:
-    """The error that began it: the end of a broken capture raises another."""
+    """The first error of the chain: the end of a broken capture raises another one."""
     return error if error.__context__ is None else _first(error.__context__)
 
 
 class Graph:
-    """A recording, and how arguments come in and results go out.
+    """A recording, with the copies of arguments into it and of results out of it.
 
-    It holds no argument: what a forward has saved is in use as long as anybody holds it.
+    It holds no argument: a saved value counts as in use while anybody holds it.
     """
 
     def __init__(
@@ -251,17 +252,17 @@ class Graph:
         self._copied = tuple(copied)
         buffers = [self._recording.inputs[at] for at in copied]
         self._in = _Copies([compact(one) for one in buffers])
-        # Where one element stands for a whole axis, that element is copied.
+        # Of an expanded axis, the one element in memory is copied.
         self._expanded = [at for at, one in enumerate(buffers) if 0 in one.stride()]
         self._out = _Copies([])
         self._results: list[Result] = []
-        self.places: dict[int, int] = {}  # {memory that is handed out: how often it is held here}
+        self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
 
     def __str__(self) -> str:
         return f"{len(self._copied)} arguments ({self._in.bytes} bytes) copied at each call"
 
     def is_in_use(self) -> bool:
-        """Whether anybody holds what the last replay has saved for a backward."""
+        """True if anybody holds a value that the last replay saved for a backward."""
         count_of = torch._C._storage_Use_Count
         return any(count_of(place) > held for place, held in self.places.items())
 
@@ -294,7 +295,7 @@ _COPIED_TOGETHER = frozenset({
 
 
 class _Copies:
-    """Copies from or to these tensors, a launch for those that torch copies together."""
+    """Copies from or to these tensors; those that torch can copy together take one launch."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tensors
@@ -320,14 +321,14 @@ class _Copies:
 
 
 def _is_plain(arg: object) -> bool:
-    """Whether its memory is all there is to it."""
+    """True for a plain strided tensor, without a pending negation or conjugation."""
     if type(arg) not in (torch.Tensor, torch.nn.Parameter) or arg.layout is not torch.strided:  # type: ignore[attr-defined]
         return False
     return not (arg.is_neg() or arg.is_conj())  # type: ignore[attr-defined]
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, without the repetitions of an expanded one.
+    """The tensor, with size 1 on expanded axes.
 
     >>> compact(torch.ones(1).expand(3)).shape
     torch.Size([1])
@@ -345,10 +346,11 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
 def _planned(
     recording: Recording, device_type: str, saved: Container[int]
 ) -> tuple[_Copies, list[Result], list[torch.Tensor]]:
-    """(what is copied after each replay, how each result is made, what is handed out as it is)
+    """(the copies after each replay, how each result is made, the tensors handed out uncopied)
 
     A view of an argument becomes the same view of the call's argument. Results that share memory
-    share one copy of it. Lengths, and what torch keeps on the CPU, are the same at each call.
+    share one copy of it. Numbers, and tensors that torch keeps on the CPU, are the same at each
+    call.
     """
     owners = {
         storage_of(one): at
@@ -361,23 +363,23 @@ def _planned(
     ]
     written: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
-    made: list[Result] = []
-    for at, one in enumerate(recording.outputs):
+
+    def result(at: int, one: Any) -> Result:
         if not _is_on(one, device_type):
-            made.append(_constant(one))
-            continue
+            return lambda args, fresh: one
         place = storage_of(one)
         owner = owners.get(place)
         if owner is not None and _is_view(one, recording.inputs[owner]):
-            made.append(_view(one, recording.inputs[owner], owner))
-        elif at in saved:
+            return _view(one, recording.inputs[owner], owner)
+        if at in saved:
             kept.append(one)
-            made.append(_alias(one))
-        else:
-            is_alone = copied.count(place) == 1 and _is_dense(one)
-            written.setdefault(place, one if is_alone else _whole(one))
-            number = [*written].index(place)
-            made.append(_copy(number) if is_alone else _part(one, number))
+            return lambda args, fresh: one.detach()
+        is_alone = copied.count(place) == 1 and _is_dense(one)
+        written.setdefault(place, one if is_alone else _whole(one))
+        number = [*written].index(place)
+        return (lambda args, fresh: fresh[number]) if is_alone else _part(one, number)
+
+    made = [result(at, one) for at, one in enumerate(recording.outputs)]
     return _Copies([*written.values()]), made, kept
 
 
@@ -386,38 +388,26 @@ def _is_on(value: object, device_type: str) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """The identity of its memory, which views share."""
+    """An identifier of its memory, the same for all views."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether it fills its memory, each element once, so that empty_like has its strides."""
+    """True if it is dense without overlaps, so that empty_like has its strides."""
     return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
 
 
 def _is_view(tensor: torch.Tensor, argument: torch.Tensor) -> bool:
-    """Whether strides alone make it of an argument."""
+    """True if as_strided alone makes it from an argument with the same memory."""
     return tensor.dtype is argument.dtype and not (tensor.is_neg() or tensor.is_conj())
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of its storage, as integers."""
+    """All of its storage as a vector of integers."""
     storage = tensor.untyped_storage()
     dtype = torch.uint8 if storage.nbytes() % 8 else torch.int64
     size = storage.nbytes() // dtype.itemsize
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
-
-
-def _constant(value: Any) -> Result:
-    return lambda args, fresh: value
-
-
-def _alias(tensor: torch.Tensor) -> Result:
-    return lambda args, fresh: tensor.detach()
-
-
-def _copy(place: int) -> Result:
-    return lambda args, fresh: fresh[place]
 
 
 def _part(tensor: torch.Tensor, place: int) -> Result:

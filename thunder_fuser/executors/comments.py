@@ -31,7 +31,7 @@ class Comments:
         self._original = {copy: name for name, made in copies.items() for copy in made}
 
     def of(self, region: Region) -> str:
-        """One line, or nothing."""
+        """The comment on a region: one line, or empty."""
         if not region.is_backward:
             kept = [proxy.name for proxy in region.outputs if proxy.name in self._kept]
             size = sum(self._values[name].bytes for name in kept)
@@ -42,12 +42,12 @@ class Comments:
         return f"recomputes {named(again)}: {_kib(self.bytes(again))} that are not saved"
 
     def recomputed(self, region: Region) -> list[str]:
-        """Values of the forward that it recomputes, in order."""
+        """The values of the forward that a region recomputes, in order."""
         made = (out.name for leaf in region.leaves for out in makes(leaf))
         return [self._original[name] for name in made if name in self._original]
 
     def bytes(self, again: Iterable[str]) -> int:
-        """Of those values that would have been kept; a view is memory of what it is made of."""
+        """The bytes of those values that would have been kept; a view has no memory of its own."""
         values = (self._values[name] for name in again if name not in self._kept)
         return sum(value.bytes for value in values if value.needed and VIEW not in value.tags)
 
@@ -57,7 +57,7 @@ def _kib(size: int) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """The first few names, and how many there are beside them.
+    """The first few names, and the number of the others.
 
     >>> named(["t1", "t2", "t3", "t4", "t5", "t6"])
     't1, t2, t3, t4 and 2 more'

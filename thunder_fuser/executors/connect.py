@@ -87,14 +87,19 @@ class _Connection(Function):
 
 
 def _no_view(kept: torch.Tensor | None) -> torch.Tensor | None:
-    """None where an op of torch did not return what its type says."""
+    """The tensor, detached if it is a view. None if a torch op returned none against its type."""
     return kept if kept is None or kept._base is None else kept.detach()
 
 
-# Function.apply, without what it does for transforms of torch.func: callers see to these.
+# Function.apply without its steps for torch.func's transforms: callers exclude these.
 _apply: Callable[..., Any] = super(Function, _Connection).apply  # type: ignore[misc]
 
 
 def connect(backward: Callable[..., Grads], data: Mapping[str, Any], kept: tuple[Any, Any]) -> None:
-    """Needs gradients to be on. backward: the function of the trace, without decorators."""
+    """Puts the results of a forward into autograd's graph. Gradients must be on.
+
+    Thunder's second Function frees a gradient of a result as soon as the backward has read it; here
+    these gradients live until the backward ends. backward: the function of the trace, undecorated;
+    data, kept: as Thunder's forward trace returns them.
+    """
     _apply((backward, *kept, data["flat_output"]), *data["flat_args"])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A final trace -> the same trace with runs of its calls as pieces, which capture.py replays.
+"""A final trace -> the same trace with runs of calls joined to pieces, which capture.py replays.
 
     i0, i1 = draw_random_state(...)          i0, i1 = draw_random_state(...)
     [t2] = thunderFusion0(i0, i1, x)    ->   [t3] = cudaGraph0(i0, i1, x, w)
     t3 = linear(t2, w)                           # [t2] = thunderFusion0(...), t3 = linear(...)
     i4 = item(t3)                            i4 = item(t3)
 
-The option cuda_graphs adds this transform to those of a jitted function, behind all others. What
-the host must do at each call, such as reading a number, stays between the pieces.
+The option cuda_graphs adds this transform to those of a jitted function, as the last one. Calls
+that need the host each time, such as reading a number, stay between the pieces.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ _ON_HOST = {
 
 
 class CudaGraphs(Transform):  # type: ignore[misc]
-    """Makes pieces of the final traces of one jitted function.
+    """The transform that makes pieces in the final traces of one jitted function.
 
-    recorder: in place of the devices' own, for tensors of its device_type.
+    recorder: replaces the recorders of the devices, for tensors of its device_type.
     """
 
     def __init__(self, data: CompileData | None = None, recorder: Recorder | None = None) -> None:
@@ -84,9 +84,10 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         self.saved: frozenset[str] = frozenset()
 
     def transform_trace_post_optimization(self, trace: TraceCtx, **_: Any) -> TraceCtx:
-        """The trace with pieces. Thunder calls it for the forward, then for the backward.
+        """The trace with pieces. Thunder calls this for the forward, then for the backward.
 
-        A list of transforms may be passed to several calls of thunder.jit: only one is ours.
+        A list of transforms may be passed to several calls of thunder.jit, and each adds one of
+        these transforms: only the one of the running compilation acts.
         """
         if not self.belongs_to(get_compile_data()):
             return trace
@@ -102,7 +103,7 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         return made
 
     def belongs_to(self, data: CompileData | None) -> bool:
-        """Whether it was made for this jitted function."""
+        """True if it was made for this jitted function."""
         return self._data is None or self._data() is data
 
     @property
@@ -110,7 +111,7 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         return self._recorder.device_type if self._recorder else CudaRecorder.device_type
 
     def graphs_on(self, device: torch.device) -> Graphs:
-        """Those of the function on a device."""
+        """The graphs of the function on a device."""
         if device not in self.graphs:
             recorder = self._recorder or cuda_recorder(device.index or 0)
             self.graphs[device] = Graphs(recorder, int(option("max_cuda_graphs")))
@@ -118,9 +119,9 @@ class CudaGraphs(Transform):  # type: ignore[misc]
 
 
 def add_cuda_graphs() -> None:
-    """Adds the transform to those of the running compilation; once for each jitted function.
+    """Adds the transform to those of the running compilation, once for each jitted function.
 
-    OptionError beside Thunder's own, whose graphs cannot be captured into these.
+    Raises OptionError if Thunder's own transform is there: one cannot capture the other's graphs.
     """
     data = get_compile_data()
     if data is None:
@@ -128,7 +129,7 @@ def add_cuda_graphs() -> None:
     if any(isinstance(one, CUDAGraphTransform) for one in data.transforms):
         raise OptionError(
             "option cuda_graphs", expected="no CUDAGraphTransform among the transforms", got="one",
-            do="leave out one of both",
+            do="leave out the option or the transform",
         )  # fmt: skip
     if not any(type(one) is CudaGraphs and one.belongs_to(data) for one in data.transforms):
         data.transforms.append(CudaGraphs(data))
@@ -146,7 +147,7 @@ def cuda_graphs_of(jitted: Any) -> CudaGraphs | None:
 
 @dataclass(frozen=True, slots=True)
 class OnHost:
-    """A call that no graph takes, and why."""
+    """A call that is in no graph, and why."""
 
     name: str
     reason: str
@@ -167,7 +168,7 @@ def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> s
     if any(map(is_dtensor_proxy, tensors)):
         return "it has a DTensor"
     if any(_device(one).type != device_type for one in tensors) or not tensors:
-        return f"it has no tensor on {device_type}, or others too"
+        return f"it has no tensor on {device_type}, or has tensors elsewhere too"
     if len(set(map(_device, tensors))) > 1:
         return "its tensors are on several devices"
     if any(proxy.name not in fixed for proxy in overwritten(bsym)):
@@ -176,7 +177,7 @@ def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> s
 
 
 def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
-    """The calls of a final trace that stay outside of graphs for a reason of their own."""
+    """The calls of a final trace that are in no piece, each with its reason."""
     calls = (one for one in trace.bound_symbols if one.sym.id not in _STRUCTURE and _launches(one))
     fixed = fixed_names(trace.bound_symbols)
     short = f"fewer than {_LEAST} launches in a row"
@@ -187,12 +188,12 @@ def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
 
 
 def _launches(bsym: BoundSymbol) -> bool:
-    """Whether it may launch a kernel; a graph of views alone would be empty."""
+    """True if it may launch a kernel; a graph of views alone would be empty."""
     return any(part.sym.id not in _WITHOUT_LAUNCH for part in parts(bsym))
 
 
 def _only_saved(returned: BoundSymbol) -> frozenset[str]:
-    """What a forward's last call hands to the backward, and to nobody else."""
+    """The names that a forward's return hands to the backward and to nobody else."""
     if len(returned.args) == 1:  # there is no backward
         return frozenset()
     to_caller, (tensors, _) = returned.args
@@ -205,7 +206,7 @@ def _device(proxy: TensorProxy) -> torch.device:
 
 
 def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
-    """{name: the name of the module's parameter or buffer that it is}, renamed by fences or not."""
+    """{name: the module's parameter or buffer that it stands for, also after a fence's renaming}"""
     found: dict[str, str] = {}
     for bsym in _flat(bsyms):
         given = reads(bsym)
@@ -218,7 +219,7 @@ def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
 
 
 def _flat(bsyms: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """The calls, those of pieces too."""
+    """The calls, with each piece replaced by its own calls."""
     for bsym in bsyms:
         yield from [bsym] if piece_of(bsym) is None else bsym.subsymbols
 
@@ -227,7 +228,7 @@ def _flat(bsyms: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
 
 
 class _Split:
-    """The calls of a trace in order, runs of those that can be captured as pieces."""
+    """The calls of a trace in order, with runs of capturable calls as pieces."""
 
     def __init__(
         self, bsyms: Sequence[BoundSymbol], owner: CudaGraphs, is_backward: bool,
@@ -238,7 +239,7 @@ class _Split:
 
     @cached_property
     def last(self) -> dict[str, int]:
-        """{name: where it is read last}"""
+        """{name: the place of its last reader}"""
         calls = enumerate(self.bsyms)
         return {p.name: at for at, one in calls if not _is_del(one) for p in reads(one)}
 
@@ -253,7 +254,7 @@ class _Split:
             if run and _is_del(bsym):
                 run.append(bsym)
                 continue
-            place = self._place(bsym)
+            place = self._capture_device(bsym)
             if run and place != where:
                 yield from self._ended(run, at)
                 run = []
@@ -264,14 +265,14 @@ class _Split:
             where = place
         yield from self._ended(run, len(self.bsyms))
 
-    def _place(self, bsym: BoundSymbol) -> torch.device | None:
-        """The device of a call that can be captured."""
+    def _capture_device(self, bsym: BoundSymbol) -> torch.device | None:
+        """The device of a call that can be captured; None for any other call."""
         if bsym.sym.id in _STRUCTURE:
             return None
         reason = why_on_host(bsym, self.owner.device_type, self.fixed)
         if reason:
             log("graphs", lambda: f"{bsym.sym.name} is in no graph: {reason}")
-        return None if reason else _place(bsym)
+        return None if reason else _device_of(bsym)
 
     def _ended(self, run: list[BoundSymbol], end: int) -> Iterator[BoundSymbol]:
         calls = [bsym for bsym in run if not _is_del(bsym)]
@@ -299,15 +300,13 @@ class _Split:
             name,
             _function(name, run, inputs, results),
             [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
-            self.owner.graphs_on(_place(calls[0])),
+            self.owner.graphs_on(_device_of(calls[0])),
             names=[bsym.sym.name for bsym in calls],
             saved=() if self.is_backward else saved,
             given=self.given,
         )
         symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=bind_callable)
-        bsym = BoundSymbol(symbol, tuple(inputs), {}, list(results), calls)
-        bind_callable(bsym)
-        return bsym
+        return symbol.bind(*inputs, output=list(results), subsymbols=calls)
 
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
         is_number = isinstance(proxy, NumberProxy)
@@ -317,7 +316,7 @@ class _Split:
 
 
 def piece_of(bsym: BoundSymbol) -> Piece | None:
-    """What a bound symbol of a final trace calls, if it is a piece."""
+    """The piece that a bound symbol of a final trace calls, if any."""
     owner = getattr(bsym.sym.meta, "__self__", None)
     return owner if isinstance(owner, Piece) else None
 
@@ -330,8 +329,8 @@ def _is_del(bsym: BoundSymbol) -> bool:
     return bool(bsym.sym.id is PrimIDs.DEL)
 
 
-def _place(bsym: BoundSymbol) -> torch.device:
-    """Where the tensors of a call that can be captured are."""
+def _device_of(bsym: BoundSymbol) -> torch.device:
+    """The device of a capturable call's tensors."""
     used = (*makes(bsym), *reads(bsym))
     return next(_device(proxy) for proxy in used if isinstance(proxy, TensorProxy))
 
@@ -339,7 +338,7 @@ def _place(bsym: BoundSymbol) -> torch.device:
 def _function(
     name: str, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy]
 ) -> Any:
-    """The calls as a function of its own, which returns a tuple."""
+    """A Python function that runs the calls and returns a tuple."""
     trace = TraceCtx(None)
     trace.args, trace.kwargs = tuple(inputs), {}
     trace._siginfo = SigInfo.from_name_and_args(name, inputs)
@@ -352,7 +351,7 @@ def _function(
 
 
 def _without(bsym: BoundSymbol, kept: set[str]) -> BoundSymbol | None:
-    """The call; a del without these names, which the caller deletes."""
+    """The call; a del without these names, since the caller deletes them."""
     if not _is_del(bsym):
         return bsym
     own = [arg for arg in bsym.args if arg.name not in kept]

@@ -2,10 +2,10 @@
 """Regions on DTensors: each device computes on its local tensors, and no element moves.
 
     t1 = dtensor_gelu(x: Shard(1));  t2 = dtensor_mul(t1, y: Shard(1))    one region, Shard(1)
-    t3 = dtensor_sum(x: Shard(0), [0], False)                             torch's: it is Partial
+    t3 = dtensor_sum(x: Shard(0), [0], False)                             torch runs it: Partial
 
-An op is taken if our rules (analysis/propagate.py) place its results as DTensor's own rules have,
-which Thunder has noted on its proxies.
+An op is taken if our rules (analysis/propagate.py) give its results the placements that DTensor's
+own rules give. Thunder has noted those on its proxies.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ Runner = Callable[..., Sequence[Any]]
 
 
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
-    """The mesh of what a bound symbol reads and makes; None if it is of plain tensors."""
+    """The mesh of a bound symbol's operands and results; None if they are plain tensors."""
     found = (*reads(bsym), *makes(bsym))
     return next((mesh_of(p) for p in found if isinstance(p, DTensorProxy)), None)
 
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
-    """Why an op on DTensors is not one on their local tensors; None if it is."""
+    """Why an op on DTensors cannot run on their local tensors; None if it can."""
     args = [p for p in reads(bsym) if isinstance(p, TensorProxy)]
     outs = list(makes(bsym))
     if not any(isinstance(p, DTensorProxy) for p in (*args, *outs)):
         return None
     if not all(isinstance(p, DTensorProxy) for p in (*args, *outs)):
-        return Reject("DTensors beside plain tensors")
+        return Reject("it mixes DTensors and plain tensors")
     given = list({p.name: p for p in args}.values())
     try:
-        fusion = define(sharded(_alone(bsym, row, given), given))
+        fusion = define(sharded(_definition_of_op(bsym, row, given), given))
         spread = propagate(fusion)
         (mesh,) = {mesh_of(p) for p in (*given, *outs)}
         for proxy, output in zip(outs, fusion.outputs, strict=True):
             wanted = tuple(proxy.placements)
             if placements_of(spread[output.name], mesh) != wanted:
-                return Reject(f"its result is placed {wanted}")
+                return Reject(f"DTensor places its result as {wanted}")
     except (FuserError, ValueError) as error:
         return Reject(" ".join(str(error).split()))
     return None
 
 
-def _alone(bsym: BoundSymbol, row: Row, given: Sequence[DTensorProxy]) -> Definition:
-    """One op on whole tensors."""
+def _definition_of_op(bsym: BoundSymbol, row: Row, given: Sequence[DTensorProxy]) -> Definition:
+    """The definition of one op on whole tensors."""
     fd = Recorder()
     env = {
         p.name: fd.define_tensor(tuple(map(int, p.shape)), None, known_type(p.dtype)) for p in given
@@ -103,7 +103,7 @@ def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
 
 
 def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Runner:
-    """A function of local tensors as one of DTensors, placed as the trace has them."""
+    """A function of local tensors -> one of DTensors, with the placements of the trace."""
     wanted, made = _specs(inputs), _specs(outputs)
 
     def call(*args: Any) -> list[Any]:
@@ -113,7 +113,7 @@ def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Run
 
 
 def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
-    """A function of DTensors as one of local tensors; the inverse of `on_locals`."""
+    """A function of DTensors -> one of local tensors; the inverse of `on_locals`."""
     specs = _specs(inputs)
 
     def call(*args: Any) -> list[Any]:
@@ -123,7 +123,7 @@ def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
 
 
 def _specs(given: Sequence[Any]) -> list[Any]:
-    """Mesh and placements of each DTensor; None for what is none."""
+    """Mesh and placements of each DTensor; None for any other value."""
     return [p.spec._o if isinstance(p, DTensorProxy) else None for p in given]
 
 

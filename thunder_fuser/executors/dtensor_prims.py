@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives on DTensors: those of Thunder 0.2.6, and torch functions that it has none for.
+"""Primitives on DTensors: those of Thunder 0.2.6, and others for torch functions that it lacks.
 
     torch.tanh(x: DTensor)   ->   t1 = dtensor_tanh(x);   in the backward: mul(g, 1 - t1 * t1)
 
-A primitive is one torch call on DTensors: run on tensors without data it says how DTensor places
-the result, and it is what torch runs where no region takes it. The table says which call, and how
-the fuser records it. Importing this module tells Thunder of them.
+A primitive is one torch call on DTensors. On fake tensors, the call tells how DTensor places the
+result; and torch runs the call if no region takes it. The table has the calls, and the functions
+that record them for the fuser. Importing this module registers the primitives with Thunder.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _norm_weight_gradient(g: Any, x: Any, shape: Any, mean: Any, rstd: Any) -> A
 
 # ------------------------------------------------------------------------------------- the table
 
-# The torch call of each of ours, what a region records for it, and of which types. Without the
-# latter two torch runs it.
+# Each primitive of ours: its torch call, the function that records it (None: torch always runs it),
+# and the types that a region takes.
 _TABLE: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None, frozenset[DataType]]] = {
     "sub": (torch.sub, op("sub"), NUMBERS),
     "div": (torch.div, op("truediv"), NUMBERS),
@@ -187,7 +187,7 @@ _TABLE: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None, frozenset
 
 
 def _primitive(name: str, call: Callable[..., Any]) -> Symbol:
-    """A primitive that runs `call`, and has the placements that it has."""
+    """A primitive that runs `call`; its results have the placements that `call` gives."""
 
     def meta(*args: Any) -> Any:
         first = next(a for a in tree_flatten(args)[0] if isinstance(a, DTensorProxy))
@@ -239,7 +239,7 @@ DTENSOR = (
 
 # ----------------------------------------------------------------------------------- gradients
 
-# Of the result's gradient, the result, and all operands -> the gradient of one operand.
+# (the result's gradient, the result, all operands) -> the gradient of one operand.
 Gradient = Callable[..., Any]
 
 
@@ -252,12 +252,12 @@ def _sum_gradient(g: Any, y: Any, a: Any, dims: Sequence[int], keepdim: bool) ->
 
 
 def _over_rows(g: Any, row: int) -> Any:
-    """The sum over all axes but the last ones, as many as a row has."""
+    """The sum over all axes but the last `row` ones."""
     lead = tuple(range(g.ndim - row))
     return ours.sum(g, lead, False) if lead else g
 
 
-# The gradients of the first operands; None for what is no tensor, as all others are.
+# The gradients of the first operands; None for an operand that is not a tensor.
 _GRADIENTS: dict[Symbol, tuple[Gradient | None, ...]] = {
     ours.add: (lambda g, y, a, b: g, lambda g, y, a, b: g),
     ours.mul: (lambda g, y, a, b: ours.mul(g, b), lambda g, y, a, b: ours.mul(g, a)),
@@ -326,10 +326,6 @@ def _unary(primitive: Symbol) -> Callable[..., Any]:
     return call
 
 
-def _gelu(a: Any, *, approximate: str = "none") -> Any:
-    return ours.gelu(a, approximate)
-
-
 def _softmax(a: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> Any:
     if dtype is not None:
         a = own.dtensor_convert_element_type_prim(a, to_dtype(dtype))
@@ -343,7 +339,7 @@ def _layer_norm(
     return ours.layer_norm(a, tuple(normalized_shape), weight, bias, eps)[0]
 
 
-# (torch's functions and the method, Thunder's symbol for plain tensors, ours)
+# (torch's functions and the method, Thunder's symbol for plain tensors, our function for DTensors)
 _FUNCTIONS: tuple[tuple[Sequence[Any], Symbol, Callable[..., Any]], ...] = (
     ((torch.sub, torch.Tensor.sub), ltorch.sub, _with_alpha(ours.sub)),
     ((torch.div, torch.Tensor.div), ltorch.div, _div),
@@ -352,7 +348,7 @@ _FUNCTIONS: tuple[tuple[Sequence[Any], Symbol, Callable[..., Any]], ...] = (
     ((torch.tanh, torch.Tensor.tanh), ltorch.tanh, _unary(ours.tanh)),
     ((torch.relu, F.relu, torch.Tensor.relu), ltorch.relu, _unary(ours.relu)),
     ((torch.sigmoid, torch.Tensor.sigmoid), ltorch.sigmoid, _unary(ours.sigmoid)),
-    ((F.gelu,), ltorch.gelu, _gelu),
+    ((F.gelu,), ltorch.gelu, lambda a, *, approximate="none": ours.gelu(a, approximate)),
     ((torch.softmax, F.softmax, torch.Tensor.softmax), ltorch.softmax, _softmax),
     ((F.layer_norm,), ltorch.layer_norm, _layer_norm),
 )
@@ -365,14 +361,14 @@ def _register() -> None:
         call = own.dispatch_to_impl(plain, on_dtensors)
         for function in functions:
             register_function(function, call)
-            # Thunder's interpreter has made its own table of them by now.
+            # Thunder's interpreter has its own table, already made.
             _general_jit_lookaside_map[function] = ensure_recursive_proxies(
                 interpreter_needs_wrap(record_source_loc_in_symbol_header(call))
             )
             name = function.__name__
             if getattr(torch.Tensor, name, None) is function:
                 register_method(name, call)
-    # Thunder's autodiff sums gradients by this symbol, which would refuse those of DTensors.
+    # Thunder's autodiff sums gradients with this symbol, which would refuse DTensors.
     plain = ltorch.add.meta
     call = own.dispatch_to_impl(plain, _with_alpha(own.dtensor_add))
     object.__setattr__(ltorch.add, "meta", wraps(plain)(call))

@@ -7,19 +7,19 @@
     t1 = mul(x, 2); t2 = reshape(t1); t3 = stride_order(x); t4 = exp(t3)      t2, t3, t4 wanted
 ->  the region returns t1 and t4; torch makes the exits: t2 of t1, and t3 of x
 
-Note [Edges]: at the edges of a region, ops that torch answers with a view stay with torch:
+Note [Edges]: at the edges of a region, torch runs the ops for which it returns a view:
   * reshape, transpose and squeeze of values from outside go before the region;
-  * so do shallow_copy, slice and broadcast_in_dim, if nothing that stays in the region uses them,
-    and stride_order beside ops that compute: it copies nothing where the strides are right;
-  * reshape, transpose, squeeze and shallow_copy that only the outside uses go after it;
-  * one that both sides use is made twice: the region returns its operand (a row's statistics, not
-    their copies along the row) and torch repeats the view, as an exit; as it does any view or
-    stride_order of what comes from outside, or is returned too;
-  * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
-    that it reads (and the backward saves) their operands.
-So do ops that are one torch call anyway (scatter, sort, ...): they are taken only between others.
-A run of nothing but views is a region without a kernel, see without_kernel.py; one that is left
-with nothing but views and such calls by the rules above is no region at all.
+  * so do shallow_copy, slice and broadcast_in_dim if no op that stays in the region reads them,
+    and stride_order if other ops compute: torch copies nothing if the strides are right;
+  * reshape, transpose, squeeze and shallow_copy go after the region if only the outside reads them;
+  * a view that both sides read is made twice: the region returns its operand (a row's statistics,
+    not their copies along the row), and torch repeats the view as an exit. It also repeats each
+    view or stride_order of a value that comes from outside, or that the region returns anyway;
+  * if the region reads a shallow_copy or broadcast_in_dim from outside, it repeats them, so that
+    it reads (and the backward saves) their operands.
+Ops that are one torch call anyway (scatter, sort, ...) leave at the edges too: a region takes them
+only between other ops. A run of views alone is a region without a kernel, see without_kernel.py. A
+run that these rules leave with only views and such calls is no region.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ class Edges:
 
 
 def edges_of(ops: Sequence[Op], run: Sequence[int], users: Users) -> Edges:
-    """Takes the views off both edges; see Note [Edges]. A run of nothing else stays whole."""
+    """Takes the views off both edges; see Note [Edges]. A run of views alone stays whole."""
     if all(ops[at].only(VIEWS) for at in run):
         return Edges((), run, ())
     moves_only = all(ops[at].only(MOVES) for at in run)
-    idle = _idle(ops, run, VIEWS if moves_only else MOVES, users)
+    unneeded = _unneeded(ops, run, VIEWS if moves_only else MOVES, users)
     before: dict[int, None] = {}
     made_inside: set[str] = set()
     for at in run:
-        enters = ops[at].only(_ENTRY | CALLS) or at in idle
+        enters = ops[at].only(_ENTRY | CALLS) or at in unneeded
         if enters and not ops[at].reads_any(made_inside):
             before[at] = None
         else:
             made_inside.update(ops[at].made_names)
     rest = [at for at in run if at not in before]
-    after = _idle(ops, rest, _EXIT | CALLS, users)
+    after = _unneeded(ops, rest, _EXIT | CALLS, users)
     inside = [at for at in rest if at not in after]
     return Edges([*before], inside, [at for at in rest if at in after])
 
 
-def _idle(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) -> set[int]:
-    """Those of the kinds whose results no other op among the places needs."""
+def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) -> set[int]:
+    """The places of ops of these kinds whose results no other op among the places needs."""
     needing = set(places)
     for at in reversed(places):
         uses = (use for name in ops[at].made_names for use in users.get(name, ()))
@@ -89,10 +89,8 @@ def _idle(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) 
 def exits_of(
     leaves: Sequence[BoundSymbol], outputs: Iterable[str]
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
-    """(what a region of these primitives returns, the views torch makes of that or of its inputs).
-
-    outputs: the results that its readers need.
-    """
+    """(the names that a region of these primitives returns, the views that torch makes of these
+    or of the inputs). outputs: the results that its readers need."""
     maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
     wanted: set[str] = set()
     repeated: set[str] = set()
@@ -112,7 +110,7 @@ def exits_of(
 
 
 def _chain(name: str, maker: Mapping[str, BoundSymbol], kinds: Kinds) -> Iterator[str]:
-    """The value, what it is a view of, and so on up to what is no view."""
+    """The value, the value it is a view of, and so on; the last one is not a view."""
     yield name
     while name in maker and maker[name].sym.id in kinds:
         name = reads(maker[name])[0].name
@@ -120,7 +118,7 @@ def _chain(name: str, maker: Mapping[str, BoundSymbol], kinds: Kinds) -> Iterato
 
 
 def by_torch(bsym: BoundSymbol) -> BoundSymbol:
-    """The bound symbol; a stride order as a call of torch's, for the primitive always copies."""
+    """The bound symbol; a stride order as torch's `contiguous`, for the primitive always copies."""
     if bsym.sym.id is not PrimIDs.STRIDE_ORDER:
         return bsym
     a, order = bsym.args

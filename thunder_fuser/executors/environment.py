@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace depends on besides its arguments: torch's global state, as thunder.jit asks for it.
+"""Torch's global state, on which a trace depends besides its arguments, as thunder.jit records it.
 
-    environment()               of this thread, now
-    environment_of(recorded)    of what Thunder has recorded of a compilation; None if it is
-                                something that `environment` does not ask for
+    environment()               the state of this thread, now
+    environment_of(recorded)    the state that Thunder recorded at a compilation; None if it has
+                                something that `environment` does not read
     without_autocast(f, args)   f(*args) with autocast off, as Thunder's decorator no_autocast
 """
 
@@ -26,7 +26,7 @@ _AUTOCAST = (
 )  # fmt: skip
 _DEVICES = ("cuda", "cpu")
 _CPU = torch.device("cpu")
-# Looked up once: a call asks them all.
+# Looked up once: each call uses them all.
 _default_dtype, _is_grad_enabled = torch.get_default_dtype, torch.is_grad_enabled
 _modes, _is_autocast_enabled = torch._C._len_torch_function_stack, torch._C._is_any_autocast_enabled
 _GLOBAL_DEVICE = torch._GLOBAL_DEVICE_CONTEXT
@@ -57,7 +57,8 @@ def environment_of(recorded: Mapping[str, Any]) -> Environment | None:
 
 
 def _autocast() -> tuple[Any, ...] | None:
-    """As Thunder records it. Both at once, which it refuses, are equal to nothing recorded."""
+    """Autocast's state as Thunder records it. Thunder refuses autocast on GPU and CPU at once, so
+    "both" equals no recorded state."""
     of_gpu, of_cpu = map(torch.is_autocast_enabled, _DEVICES)
     if not (of_gpu or of_cpu):
         return None
@@ -72,7 +73,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def without_autocast(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Thunder's decorator costs more, and later sets what was on when the trace was compiled."""
+    """f(*args) with autocast off. Thunder's decorator is slower, and it later restores the state
+    of the compilation."""
     before = [torch.is_autocast_enabled(device) for device in _DEVICES]
     if not any(before):
         return function(*args)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thunder's own helpers, which it interprets as it does a user's program -> the calls they make.
+"""Thunder's own helpers, which it interprets like a user's program -> only the calls they make.
 
     for x in xs        Thunder interprets   def _next_impl(tos): return next(tos)
                        and in it            def impl(iterator): return iterator.__next__()
                        and in it            SequenceIter.__next__, of twenty instructions
 
-An instruction costs Thunder 20 us or more. A function here makes the calls that a helper would
-make, through Thunder's interpreter and in the same order. So what they guard, and what the user's
-own methods do, stays the same. What is not a call (a comparison of lengths, a test of a type) is
-done by Python: Thunder's helpers do it with values that it guards by the calls.
+An instruction costs Thunder 20 us or more. A function here makes the calls of one helper, through
+Thunder's interpreter and in the same order. So the guards that the calls add, and the effects of
+the user's own methods, stay the same. Python does the rest (comparisons of lengths, tests of
+types): the values that it uses are guarded by the calls.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _BUILTIN = (dict, list, tuple)
 
 
 class _RaisedError(Exception):
-    """The interpreted program has raised; Thunder knows what."""
+    """The interpreted program has raised; Thunder keeps the exception."""
 
 
 def shortened(code: CodeType) -> Helper | None:
-    """What stands for an interpreted function with this code; None for most.
+    """The helper that replaces an interpreted function with this code; None for most codes.
 
-    It takes what the function takes, the function itself first. It gives its result, Thunder's
-    signal of an exception, or NotImplemented before it has called anything.
+    Its first argument is the function, the others are the function's. It returns the result; or
+    NotImplemented before it has called anything, and then Thunder interprets the function.
     """
     return _HELPERS.get(id(code))
 
@@ -78,7 +78,7 @@ def _attribute(of: Any, name: str) -> Any:
 
 
 def _method(of: Any, name: str, *args: Any) -> Any:
-    """of.name(*args). Of a builtin's method Thunder asks `__self__` and calls its type's."""
+    """of.name(*args). For a builtin, the type's method is called, as Thunder does in the end."""
     kind = type(unwrap(of))
     known = getattr(kind, name, None) if kind in _BUILTIN else None
     return _call(_attribute(of, name), *args) if known is None else _call(known, of, *args)
@@ -226,7 +226,7 @@ def _attribute_of_module(_: Any, module: Any, name: Any) -> Any:
 
 
 def _on_dtensors(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """The symbol for DTensors if all tensors are some, else the one for tensors."""
+    """Calls the symbol for DTensors if all tensors are DTensors, else that for plain tensors."""
     cells = unwrap(function).__code__.co_freevars, unwrap(function).__closure__
     symbols = {name: cell.cell_contents for name, cell in zip(*cells, strict=True)}
     given = tuple(map(unwrap, args)), {name: unwrap(value) for name, value in kwargs.items()}
@@ -240,7 +240,7 @@ def _on_dtensors(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _inside(code: CodeType, name: str) -> CodeType:
-    """The code of a function that is defined in another, also in a comprehension of it."""
+    """The code of a function that is defined inside of another, even in a comprehension there."""
     for one in code.co_consts:
         if isinstance(one, CodeType):
             found = one if one.co_name == name else _inside(one, name)
@@ -280,5 +280,5 @@ def _codes() -> Iterator[tuple[CodeType, Helper]]:
 
 
 CODES = tuple(_codes())  # before anything in Thunder is replaced
-# By identity: codes are compared by content.
+# Keyed by identity: two codes of equal content compare equal.
 _HELPERS: dict[int, Helper] = {id(code): helper for code, helper in CODES}

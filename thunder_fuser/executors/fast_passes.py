@@ -5,11 +5,11 @@
     tree_flatten_with_dataclass   flattens a tree and builds it anew before it flattens it again
     Symbol.normalize              asks for the signature of a function again and again
 
-What they give is the same for every argument, so they stand for Thunder's in all of it.
+They return the same as Thunder's for every argument, so they replace Thunder's everywhere.
 
-Before it claims the operations of a trace, Thunder claims them on trial, to see whether the result
-waits for a collective, and does it again. A function that is jitted with this executor has no trial
-unless its trace waits: `claim_once`.
+Before Thunder claims the operations of a trace, it claims them on trial, to see whether the result
+waits for a collective. A function jitted with this executor skips the trial unless its trace has a
+wait: `claim_once`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from thunder_fuser.executors.fast_symbols import ANSWERS, ask_fast
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.trace.proxies import parts
 
-# Those that call the functions once or more for each bound symbol, by names of their own.
+# Modules that import the functions by name, and call them at least once for each bound symbol.
 _MODULES = (
     "core.pytree", "core.symbol", "core.utils", "core.codeutils", "core.transforms",
     "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
@@ -53,7 +53,7 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 
 def pass_fast() -> None:
-    """From now on Thunder's passes call these functions."""
+    """From now on, Thunder's passes call these functions."""
     _replace({
         _flatten_of_thunder: tree_flatten, _peel_of_thunder: tree_flatten_with_dataclass, **ANSWERS,
     })  # fmt: skip
@@ -62,7 +62,7 @@ def pass_fast() -> None:
 
 
 def claim_once(executor: str) -> None:
-    """From now on functions jitted with this executor have no trial."""
+    """From now on, functions jitted with this executor skip the trial."""
     claims = passes._transform_for_operator_executor_execution
     whole = passes.transform_for_execution
     is_real: ContextVar[bool] = ContextVar("is_real", default=False)
@@ -88,7 +88,7 @@ def _waits(trace: TraceCtx) -> bool:
 
 
 def _replace(answers: Mapping[Any, Any]) -> None:
-    """{Thunder's: ours}, under whatever names modules have them."""
+    """Replaces Thunder's functions, {Thunder's: ours}, under all their names in the modules."""
     by_identity = {id(old): new for old, new in answers.items()}
     for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
         for name, found in [*vars(module).items()]:
@@ -97,14 +97,14 @@ def _replace(answers: Mapping[Any, Any]) -> None:
 
 
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:
-    """The leaves of a tree, and its structure; TypeError for a tree of another type."""
+    """The leaves of a tree, and its structure; TypeError for a type that Thunder does not know."""
     if type(args) in _TREES or isinstance(args, Proxy):
         return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
     return _flatten_of_thunder(args, namespace)
 
 
 def tree_flatten_with_dataclass(tree: Any) -> Any:
-    """The same, into dataclasses. Thunder registers each of them when it is first seen."""
+    """The same, but dataclasses are trees too; Thunder registers each one at its first use."""
     if type(tree) not in _TREES and not isinstance(tree, Proxy):
         return _peel_of_thunder(tree)
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=pytree.OPTREE_NAMESPACE)
@@ -114,13 +114,13 @@ def tree_flatten_with_dataclass(tree: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _has_size(spec: Any) -> bool:
-    """Whether there is a torch.Size, which is built anew as a tuple. To print it takes longer than
-    to make it."""
+    """True if the tree has a torch.Size, which Thunder rebuilds as a tuple. It is cached, since
+    printing a structure takes longer than making it."""
     return "Size[" in repr(spec)
 
 
 def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """All arguments of a call, with those that are not given."""
+    """All arguments of a call, including defaults."""
     signature, places = _signature_of(self.meta)
     if not kwargs and len(args) == places:
         return args, {}
@@ -130,8 +130,8 @@ def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
 
 
 def _signature_of(function: Any) -> tuple[inspect.Signature, int]:
-    """And how many arguments a call has, if each of them may be given by its place; else -1."""
-    is_kept = type(function) is FunctionType  # a method is another one each time
+    """(the signature, its number of parameters if all may be given by position, else -1)"""
+    is_kept = type(function) is FunctionType  # a bound method is a new object each time
     found = _signatures.get(function) if is_kept else None
     if found is None:
         signature = inspect.signature(function)

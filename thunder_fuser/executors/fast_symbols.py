@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Thunder's passes ask of each bound symbol -> the same answers, without pytrees.
+"""Properties and functions of bound symbols that Thunder's passes use -> the same without pytrees.
 
-    flat_args, flat_outs        the leaves, less the structure that nobody reads
-    from_bsym_swap_proxies      walks tuples, lists and dictionaries, and builds them anew
+    flat_args, flat_outs        the leaves alone; nobody reads the tree's structure
+    from_bsym_swap_proxies      walks tuples, lists and dictionaries itself, and rebuilds them
     producers                   looks names up; Thunder's raises and catches a KeyError for each
-    gather_ctxs, to_printable   what is printed of a bound symbol, once instead of twice
-    safe_map_flat, tree_map     over lists of proxies, and over a single one
-    dce                         asks a bound symbol and all its parts for tags last, and by names
-    add_constraint              compares a guard with those of the same proxy
+    gather_ctxs, to_printable   collect the texts and objects of a bound symbol once, not twice
+    safe_map_flat, tree_map     take a short way for lists of proxies, and for a single proxy
+    dce                         compares names, and looks at tags of all parts only if it must
+    add_constraint              compares a guard only with those of the same proxy
 
-A pass makes new bound symbols, of which the next one asks it all again. Most trees have
-two or three leaves.
+Each pass makes new bound symbols, so the next one computes all of this again. Most trees have two
+or three leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.proxies import PLAIN, makes, reads
 
 _Answer = Callable[..., Any]
-SwapMap = Mapping[Any, Any]  # {Variable of a proxy: what takes its place}
+SwapMap = Mapping[Any, Any]  # {Variable of a proxy: its replacement}
 
 _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
 
@@ -44,14 +44,14 @@ _map_of_thunder = utils.safe_map_flat
 _dce_of_thunder = transform_common.dce
 _tree_of_thunder = pytree.tree_map
 _add_of_thunder = JitCtx.add_constraint
-# Of these types is a value its own text's source.
+# Thunder prints values of these types as they are.
 _PRINTED = frozenset({str, int, float, bool, complex, type(None), torch.dtype, torch.device})
 _ROWS = (tuple, list)
 _SIMPLE = _PRINTED | {*_ROWS}
 
 
 def ask_fast() -> None:
-    """From now on Thunder's bound symbols answer so."""
+    """From now on, Thunder's bound symbols use these."""
     for name, leaves in {"flat_args": _flat_args, "flat_outs": _flat_outs}.items():
         answer = cached_property(leaves)
         answer.__set_name__(BoundSymbol, name)
@@ -90,7 +90,7 @@ def _from_bsym_swap_proxies(
     skip_output: bool = False,
     skip_subsymbols: bool = False,
 ) -> BoundSymbol:
-    """A copy with other proxies; the bound symbol itself if there are none."""
+    """A copy with other proxies; the bound symbol itself if the map is empty."""
     if not swap_map:
         return self
     changes: dict[str, Any] = {"subsymbols": list(self.subsymbols)}
@@ -108,7 +108,7 @@ def _from_bsym_swap_proxies(
 
 
 def swapped(value: Any, swap_map: SwapMap) -> Any:
-    """The tree with other proxies, built anew."""
+    """The tree, rebuilt with other proxies."""
     kind = type(value)
     if kind in PLAIN:
         return value
@@ -125,7 +125,7 @@ def swapped(value: Any, swap_map: SwapMap) -> Any:
 
 
 def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
-    """What a proxy becomes: t1 -> t2 and t2 -> t3 make t3 of t1."""
+    """The last replacement of a proxy: with t1 -> t2 and t2 -> t3, t1 becomes t3."""
     if isinstance(proxy, CollectionProxy):
         proxy.coll = tree_map(lambda one: swapped(one, swap_map), proxy.collection())
     seen: set[Any] = set()
@@ -139,7 +139,8 @@ def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
 
 
 def producers(trace_or_bsyms: Any, *, _map_to_numbers: bool = False) -> utils.ProxyDict:
-    """{a proxy: the first bound symbol that makes it, or its place}; not what passes it along."""
+    """{a proxy: the first bound symbol that makes it, or its place}. A bound symbol that returns
+    its operand does not make it."""
     found = utils.ProxyDict()
     known = found._dict
     is_list = isinstance(trace_or_bsyms, list)
@@ -154,7 +155,8 @@ def producers(trace_or_bsyms: Any, *, _map_to_numbers: bool = False) -> utils.Pr
 
 
 def dce(trace: TraceCtx, needed_proxies: set[Any] | None = None) -> TraceCtx:
-    """The trace less what nobody needs. needed_proxies: more that is, and then all that is."""
+    """The trace without dead code. needed_proxies: further proxies to keep; all that are needed are
+    added to it."""
     start = perf_counter_ns()
     needed = {one.proxy.name: one.proxy for one in needed_proxies or ()}
     needed.update((one.name, one) for one in tree_iter(trace.output) if isinstance(one, Proxy))
@@ -179,7 +181,7 @@ def _stays(bsym: BoundSymbol) -> bool:
 
 
 def _drop_empty_parts(bsym: BoundSymbol) -> None:
-    """Parts that compute nothing, of which Thunder's passes would have no rule."""
+    """Drops parts that compute nothing: Thunder's passes have no rule for them."""
     bsym.subsymbols = [
         part for part in bsym.subsymbols
         if (part.subsymbols or part.sym.is_prim) and (makes(part) or _stays(bsym))
@@ -189,7 +191,7 @@ def _drop_empty_parts(bsym: BoundSymbol) -> None:
 
 
 def _add_constraint(self: JitCtx, constraint: tuple[Any, ...]) -> None:
-    """Adds a guard unless there is an equal one, which has the same function and proxy."""
+    """Adds a guard unless an equal one is there; equal guards have the same function and proxy."""
     function, first, *_ = constraint
     key = function, len(constraint), getattr(first, "name", None)
     every, known = self._constraints, vars(self).setdefault("_known", {})
@@ -203,12 +205,12 @@ def _add_constraint(self: JitCtx, constraint: tuple[Any, ...]) -> None:
 
 
 def _gather_ctxs(self: BoundSymbol) -> tuple[Any, Any, Any]:
-    """What the text of a bound symbol refers to. `import_ctx` finds the objects too."""
+    """The modules, functions and objects in a bound symbol's text; `import_ctx` finds the last."""
     return self.import_ctx(), self._get_call_ctx(), self._object_ctx
 
 
 def to_printable(trace: Any, value: Any, **contexts: Any) -> Any:
-    """What is printed of a value; notes what the text refers to in the contexts."""
+    """The printable form of a value; the objects that its text names are added to the contexts."""
     kind = type(value)
     if kind in _PRINTED or isinstance(value, Proxy):
         return value
@@ -218,7 +220,7 @@ def to_printable(trace: Any, value: Any, **contexts: Any) -> Any:
 
 
 def safe_map_flat(function: Callable[..., Any], *trees: Any) -> Any:
-    """function(leaf, ...) of each leaf of the trees, which have equal structures."""
+    """function(leaf, ...) for the corresponding leaves of trees with equal structures."""
     is_flat = all(
         type(tree) is list and len(tree) == len(trees[0]) and all(map(_is_leaf, tree))
         for tree in trees
@@ -227,7 +229,7 @@ def safe_map_flat(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, **options: Any) -> Any:
-    """The tree of function(leaf)."""
+    """The tree with function(leaf) in place of each leaf."""
     if _is_leaf(tree) and not rest and not options:
         return function(tree)
     return _tree_of_thunder(function, tree, *rest, **options)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shorter ways for Thunder through a user's program, of which it interprets each instruction.
+"""Shorter ways for Thunder through a user's program, each of whose instructions it interprets.
 
-    model(x)            ->  model.forward(x)            where neither it nor torch has hooks
+    model(x)            ->  model.forward(x)            if neither it nor torch has hooks
     a global's name     ->  dict.__getitem__(globals, name)
     Thunder's helpers   ->  the calls they make, see fast_helpers.py
 
-nn.Module.__call__ asks eight dictionaries for hooks, each by a name that Thunder resolves as any
-other. A global costs it two functions of one line each, which it interprets too. A function is
-disassembled once, not at each call of it. An exception of the program has a frame of Python for its
-traceback; Thunder makes it in a thread that it waits for up to 5 ms, and here once for each line.
+nn.Module.__call__ looks for hooks in eight dictionaries, and Thunder interprets each look-up. For a
+global, Thunder interprets two functions of one line. Here, a function is disassembled once, not at
+each call. For the traceback of an exception in the program, Thunder makes a Python frame in a
+thread that it waits for up to 5 ms; here that happens once for each line.
 
-Thunder guards neither hooks nor how a name was found, so traces and guards stay the same; the tests
-compare their texts. Only functions that are jitted with this executor take these ways, and none
-with the option fast_tracing=False.
+Thunder guards neither hooks nor the way a name was found, so traces and guards stay the same; the
+tests compare their texts. Only functions jitted with this executor take these ways, and none with
+the option fast_tracing=False.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_KNOWN = 4096  # codes, and lines that raise
 
 
 def trace_fast(executor: str) -> None:
-    """From now on Thunder takes these ways through functions that are jitted with this executor."""
+    """From now on, Thunder takes these ways through functions jitted with this executor."""
     _detour_calls_of_modules(executor)
     _detour_globals(executor)
     _detour_helpers(executor)
@@ -64,7 +64,7 @@ def _is_on(executor: str) -> bool:
 
 def _detour_calls_of_modules(executor: str) -> None:
     called = nn.Module._wrapped_call_impl
-    # The same function under another identity, which Thunder interprets.
+    # A copy of the function: Thunder interprets it, as it is not registered below.
     interpreted = FunctionType(
         called.__code__, called.__globals__, called.__name__, called.__defaults__
     )
@@ -80,7 +80,7 @@ def _detour_calls_of_modules(executor: str) -> None:
 
 
 def _calls_forward_alone(module: nn.Module) -> bool:
-    """Whether a call of the module does nothing else."""
+    """True if a call of the module only calls its forward."""
     has_hooks = any(_GLOBAL_HOOKS) or any(getattr(module, name) for name in _HOOKS)
     is_plain = type(module)._call_impl is nn.Module._call_impl and "_call_impl" not in vars(module)
     compiled = module._compiled_call_impl  # type: ignore[attr-defined]
@@ -120,7 +120,7 @@ def _detour_helpers(executor: str) -> None:
 
 
 def _disassemble_once(executor: str) -> None:
-    # By identity, for equal codes may have other lines; the code is kept with its instructions.
+    # By identity, for equal codes may have other lines. The code is kept, so its id stays its own.
     known: Bounded[tuple[CodeType, tuple[dis.Instruction, ...]]] = Bounded(_MOST_KNOWN)
 
     def get_instructions(code: CodeType) -> tuple[dis.Instruction, ...]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full collections of garbage wait while Thunder compiles a function.
+"""Full garbage collections wait while Thunder compiles a function.
 
-Python collects all generations whenever the objects of a process have grown by a quarter. A trace
-is many objects that stay, so each of several collections visits what torch and Thunder have loaded
-and finds next to nothing. Young garbage is collected as always. What has waited is collected once,
-when the trace is made.
+Python collects all generations whenever the number of a process's objects has grown by a quarter. A
+trace is many objects that stay, so several full collections would visit all objects of torch and
+Thunder and free next to nothing. Young generations are collected as usual, and the next full
+collection runs after the trace is made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import thunder
 
 from thunder_fuser.threads import make_lock
 
-_LATER = 1000  # times as many collections of the middle generation come before a full one
+_LATER = 1000  # the factor on the collections of the middle generation before a full one
 
 _NOTHING = nullcontext()
 _guard = make_lock()
@@ -26,11 +26,11 @@ _waiting: list[tuple[int, int, int]] = []  # the thresholds to restore, one for 
 
 
 def collect_later(executor: str) -> None:
-    """From now on full collections wait for functions that are jitted with this executor."""
+    """From now on, full collections wait while functions jitted with this executor compile."""
     of_thunder = thunder.compile_data_and_stats
 
     def compile_data_and_stats(data: Any, stats: Any, /) -> AbstractContextManager[None]:
-        # A call counts as a miss before it compiles; what it has compiled is in the cache then.
+        # A call counts as a miss before it compiles, and adds to the cache when it has.
         is_compiled = stats.cache_misses <= len(stats.interpreter_cache)
         if is_compiled or all(one.name != executor for one in data.executors_list):
             return of_thunder(data, stats)  # type: ignore[no-any-return]
@@ -41,7 +41,7 @@ def collect_later(executor: str) -> None:
 
 @contextmanager
 def full_collections_wait(inside: AbstractContextManager[Any] = _NOTHING) -> Iterator[None]:
-    """Until the block ends, of all threads that are in one; the block is also in `inside`."""
+    """Full collections wait until no thread is in such a block. The block also enters `inside`."""
     with _guard:
         _waiting.append(gc.get_threshold())
         young, middle, old = _waiting[0]

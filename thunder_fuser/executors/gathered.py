@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that a backward multiplies with one gathered tensor, as one call that gathers it in parts.
+"""All products of a backward with one gathered tensor, as one call that gathers it in parts.
 
     f = all_gather(dy); g = wait(f)
     dx = matmul(g, w)                       ->  dx, dw = all_gather_products(dy, w, x)
     v = transpose(g); dw = matmul(v, x)
 
-The views between the gather and its products go too. If anything else of the backward reads what is
-gathered, it is gathered as it is.
+The views between the gather and its products become part of the call. If any other op of the
+backward reads the gathered tensor, nothing changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Consumer:
     """A product with a gathered tensor G, at a place of the items.
 
     kind: rows (G @ other), columns (other @ G.T), left (G.T @ other) or right (other @ G).
-    transposed: the trace has the other operand the other way round.
+    transposed: the trace has the transpose of the other operand.
     """
 
     at: int
@@ -45,7 +45,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """The products with a gathered tensor, and the items of views that only they read."""
+    """The products with a gathered tensor, and the places of the views between."""
 
     consumers: tuple[Consumer, ...]
     views: tuple[int, ...]
@@ -55,8 +55,9 @@ def consumed(
     items: Sequence[Item], readers: Mapping[str, Sequence[int]], starts: Sequence[int],
     whole: str, is_product: Callable[[BoundSymbol], bool],
 ) -> Consumed | None:  # fmt: skip
-    """What reads a gathered tensor, from these items on; None if it is more than products."""
-    turned = {whole: False}  # the views of it, and whether they are transposed
+    """The readers of a gathered tensor, from the items at `starts` on; None if any is not a
+    product."""
+    turned = {whole: False}  # {a view of it: whether it is transposed}
     found: list[Consumer] = []
     views: list[int] = []
     line = list(dict.fromkeys(starts))
@@ -101,7 +102,7 @@ def _views(item: Item, turned: Mapping[str, bool]) -> dict[str, bool] | None:
 
 
 def _flips(leaf: BoundSymbol) -> bool | None:
-    """Whether a view transposes a matrix; None if it is neither that nor the same rows."""
+    """True if a view transposes a matrix, False if it keeps the rows, None if it does neither."""
     if leaf.sym.id is Primitives.TRANSPOSE:
         return True if tuple(leaf.args[1]) == (1, 0) else None
     if leaf.sym.id is Primitives.SHALLOW_COPY:
@@ -113,9 +114,9 @@ def _flips(leaf: BoundSymbol) -> bool | None:
 
 
 def _consumer(at: int, item: BoundSymbol, turned: Mapping[str, bool]) -> Consumer | None:
-    """The product, if one of its operands is the gathered tensor, as a matrix [m, k].
+    """The product, if exactly one of its operands is a view of the gathered tensor.
 
-    A tensor of more axes must be the first operand, as it is.
+    The second operand is a matrix, so a view with more axes is the first one.
     """
     a, b = item.args[:2]
     is_linear = item.sym.name == "linear"
@@ -129,7 +130,7 @@ def _consumer(at: int, item: BoundSymbol, turned: Mapping[str, bool]) -> Consume
 
 
 class GatheredCallable:
-    """What a trace calls: a gather with its products, in the order of their results."""
+    """The callable of a gather with its products; it returns their results in order."""
 
     name = "all_gather_products"
 
@@ -143,11 +144,11 @@ class GatheredCallable:
         self.context: dict[str, Callable[..., Any]] = {symbol: self.call}
 
     def meta(self, *args: Any) -> tuple[Proxy, ...]:
-        """What Thunder is told of the results."""
+        """The proxies of the results, for Thunder."""
         return self.outputs
 
     def call(self, shard: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Leading axes are rows of a matrix."""
+        """The results of the products. Leading axes of an operand are rows of a matrix."""
         matrices = (one.reshape(-1, one.shape[-1]) for one in others)
         wanted = [
             (kind, one.t() if transposed else one)
@@ -158,7 +159,7 @@ class GatheredCallable:
         return tuple(one.view(shape) for one, shape in zip(found, self.shapes, strict=True))
 
     def decision(self, shard: TensorProxy, *others: TensorProxy) -> str:
-        """What the cost model says of operands of these shapes, with its numbers."""
+        """The cost model's decision for operands of these shapes, with its numbers."""
         wanted = []
         for (kind, transposed), one in zip(self.kinds, others, strict=True):
             shape = (prod(one._shape[:-1]), one._shape[-1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that Thunder does not have, or has wrong.
+"""Gradients that Thunder lacks, or has wrong.
 
     y = flip(x, dims)      ->  dx = flip(dy, dims)
     y = minimum(x, z)      ->  dx = dy where x < z, dy / 2 where x = z
@@ -12,8 +12,8 @@
     y = prod(x, dims)      ->  dx = dy * y / x; of a row with one zero, dy times the others there;
                                beside a zero 0, or NaN if another is infinite or NaN (Thunder: NaN)
 
-What moves in steps (round, trunc, isfinite, argmin) has no gradient: Thunder is told so, and its
-result does not ask for one.
+Step functions (round, trunc, isfinite, argmin) have no gradient. Here they are registered without
+one, so that their results do not require gradients.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ Function = Callable[..., Any]
 def with_gradients(
     function: Function, gradients: Sequence[Function | None], summed: Function
 ) -> Function:
-    """y = function(*args), with gradients(g, y, *args) of its first arguments that are tensors.
+    """y = function(*args), with gradients(g, y, *args) for its first arguments that are tensors.
 
-    g: of the first of several results. summed: makes of a gradient one of its operand's shape.
+    g: the gradient of y, or of the first of several results. summed(gradient, operand): the
+    gradient summed to the operand's shape.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +55,7 @@ def _with(function: Function, *gradients: Function | None) -> Function:
 
 
 def _summed(g: Any, operand: TensorProxy) -> Any:
-    """A tensor of no dimension may have been broadcast without an op of its own."""
+    """The gradient of an operand; a 0-dim one may have been broadcast without an op of its own."""
     return ltorch.sum(g) if g.ndim > operand.ndim else g
 
 
@@ -71,7 +72,7 @@ def _of_angle(g: Any, side: Any, x: Any, z: Any) -> Any:
 def _of_base(g: Any, y: Any, x: Any, z: Any) -> Any:
     if isinstance(z, TensorProxy):
         return ltorch.where(z == 0.0, 0.0, g * (z * ltorch.pow(x, z - 1.0)))
-    if z == 0:  # Thunder's backward must read its argument
+    if z == 0:  # the result must depend on g: Thunder's backward must read its argument
         return ltorch.where(ltorch.isnan(g), ltorch.zeros_like(g), 0.0)
     if z == 1:
         return g
@@ -94,7 +95,7 @@ def _of_factors(g: Any, y: Any, x: Any, dims: Any) -> Any:
 
 
 def _is_only(marked: Any, like: Any, axes: tuple[int, ...]) -> Any:
-    """Whether no other element of the row is marked."""
+    """True for an element if no other element of its row is marked."""
     marks = ltorch.to(marked, like.dtype)
     return ltorch.sum(marks, axes, keepdim=True) == marks
 
@@ -121,7 +122,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
         lambda g, y, start, end, weight: g * (end - start),
     ),
     PrimIDs.MINIMUM: _with(
-        prims.minimum,  # NaN on either side is passed to both, as in Thunder's of maximum
+        prims.minimum,  # with NaN on either side both get it, as in Thunder's gradient of maximum
         lambda g, y, x, z: ltorch.where(x > z, 0.0, _shared(g, x, z)),
         lambda g, y, x, z: ltorch.where(z > x, 0.0, _shared(g, x, z)),
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thunder's prologue -> the same guards as a shorter function, which says None instead of raising.
+"""Thunder's prologue -> a shorter function with the same guards; it returns None, not raises.
 
     def guard(args, kwargs):
         if _len(args) != 1: return
@@ -17,9 +17,9 @@
         if not _check2(t_a_weight, t_a_bias): return
         return ((x, t_a_bias, t_a_weight), ())
 
-A line that has no shorter form is Thunder's own. So all guards of Thunder are there but two:
-torch's global state, which is compared before (environment.py), and which arguments share memory,
-where the trace writes nothing in place. An error is a guard that failed, as it is in Thunder.
+A line without a shorter form is Thunder's own. So all of Thunder's guards are there, except two:
+torch's global state, which is compared before (environment.py), and, if the trace writes nothing in
+place, which arguments share memory. An error counts as a failed guard, as in Thunder.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Guarded(NamedTuple):
 def guarded(
     prologue: TraceCtx, jitted: ref[ThunderModule] | None, *, writes: bool
 ) -> Guarded | None:
-    """None if the prologue asks for global state that is not known here, or takes from an iterator,
-    which can be done once.
+    """The guards of a prologue. None if it reads global state that is not known here, or takes
+    items from an iterator, which works only once.
 
-    jitted: what thunder.jit made of a module. writes: whether the trace writes in place.
+    jitted: the jitted module, or None. writes: whether the trace writes in place.
     """
     if any(bsym.sym.id in _TAKES for bsym in prologue.bound_symbols):
         return None
@@ -78,7 +78,7 @@ def guarded(
     return Guarded(writer.scope.pop("guard"), found, text)  # the scope would hold it: a cycle
 
 
-# Where a jitted module, and a module, have what a name stands for.
+# {primitive: (the jitted module's table that it reads, a plain module's)}
 _TABLES = {
     PrimIDs.UNPACK_PARAMETER: ("_overrides_parameters", "_parameters"),
     PrimIDs.UNPACK_BUFFER: ("_overrides_buffers", "_buffers"),
@@ -90,9 +90,9 @@ _EQUAL = ("check_literal_like", "check_number_type_and_value", "check_string_val
 
 
 class _Writer:
-    """The lines, with what they name.
+    """The lines of the function, and the scope with the objects that they name.
 
-    recorded: what the prologue asks of torch's global state, by Thunder's names.
+    recorded: the values of torch's global state that the prologue expects, by Thunder's names.
     """
 
     def __init__(self, prologue: TraceCtx, jitted: ref[ThunderModule] | None) -> None:
@@ -109,19 +109,20 @@ class _Writer:
         self._roots: set[str] = set()  # proxies of the jitted module
         self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
         self._state: dict[str, str] = {}  # proxies of torch's state -> Thunder's names of it
-        self._prologue, self._alone = prologue, _only_checked(prologue)
+        self._prologue, self._checked_only = prologue, _only_checked(prologue)
         self._pending: dict[str, Like] = {}
         self._last: dict[str, Like] = {}
         self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._picked: set[str] = set()
 
     def add(self, bsym: BoundSymbol) -> None:
-        """Adds its lines; tensors are checked together."""
+        """Adds the lines of a bound symbol; consecutive tensors are checked together."""
         name = bsym.sym.name
         if name == "check_tensor_metadata" and isinstance(bsym.args[0], Proxy):
             tensor = bsym.args[0].name
             checked = self._last if tensor in self._picked else self._pending
-            checked[tensor] = _like(*bsym.args[1:])
+            _, shape, device, dtype, requires_grad = bsym.args
+            checked[tensor] = Like(tuple(shape), dtype, torch.device(device), requires_grad)
         elif name == "python_return":
             self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):
@@ -129,7 +130,7 @@ class _Writer:
             self._lines += self._lines_of(bsym)
 
     def _is_state(self, bsym: BoundSymbol) -> bool:
-        """Notes what is asked of torch's state."""
+        """True if the bound symbol reads or checks torch's state, which is then noted."""
         if bsym.sym.id is PrimIDs.UNPACK_CACHE_INFO:
             self._state[bsym.output.name] = ""
             return True
@@ -141,7 +142,7 @@ class _Writer:
         elif bsym.sym.name in _EQUAL:
             self.recorded[self._state[name]] = bsym.args[1]
         else:
-            self.recorded[bsym.sym.name] = None  # nothing that is known
+            self.recorded[bsym.sym.name] = None  # a check that is not known here
         return True
 
     def _lines_of(self, bsym: BoundSymbol) -> list[str]:
@@ -175,17 +176,17 @@ class _Writer:
         return [f"if {test}: return"] if test else None
 
     def _module(self, name: str, original: str) -> list[str]:
-        """What Thunder calls instead of a module: the jitted one, or itself."""
+        """Lines for the module that Thunder calls instead: the jitted module, or the same one."""
         if self._ours and original == self._function:
             self._roots.add(name)
             return [f"{name} = _jitted()", f"_own, _model = _apart({name})"]
         self._others.add(name)
-        is_other = f"if {original} is __function_obj: return"  # which has its own parameters
+        is_other = f"if {original} is __function_obj: return"  # that one has overridden parameters
         return [*[is_other] * self._ours, f"{name} = {original}"]
 
     def _looked_up(self, bsym: BoundSymbol, root: str, key: str) -> list[str]:
         name, table = bsym.output.name, f"{root}.{_TABLES[bsym.sym.id][0]}"
-        if name not in self._alone:
+        if name not in self._checked_only:
             return [f"{name} = {table}[{key!r}]"]
         self._picks.setdefault((root, table), []).append((name, key))
         self._picked.add(name)
@@ -207,7 +208,7 @@ class _Writer:
         return name
 
     def text(self, more: str) -> str:
-        """The function; `more` is one more line before the parameters."""
+        """The source of the function; `more` is one more line before the parameters."""
         self._flush()
         picked = [
             f"{', '.join(name for name, _ in picks)}, = {self._pick(*(key for _, key in picks))}"
@@ -222,7 +223,7 @@ class _Writer:
 
 
 def _only_checked(prologue: TraceCtx) -> set[str]:
-    """The parameters and buffers that nothing but a check of a tensor and the return reads."""
+    """The parameters and buffers that only checks of tensors and the return read."""
     found = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
     for bsym in prologue.bound_symbols:
         if bsym.sym.name not in ("check_tensor_metadata", "python_return"):
@@ -236,19 +237,15 @@ def _path(module: str, key: str, table: str) -> str:
     return "".join([module, *(f"._modules[{one!r}]" for one in above), f".{table}[{last!r}]"])
 
 
-def _like(shape: Any, device: str, dtype: torch.dtype, requires_grad: bool) -> Like:
-    return Like(tuple(shape), dtype, torch.device(device), requires_grad)
-
-
 def _attribute(name: str, of: str, key: str, is_root: bool) -> str:
-    """The jitted module asks its model for what it does not have itself."""
+    """The line that reads an attribute; a jitted module reads those that it lacks of its model."""
     if is_root and not hasattr(ThunderModule, key):
         return f"{name} = _own[{key!r}] if {key!r} in _own else _model.{key}"
     return f"{name} = {of}.{key}"
 
 
 def _apart(jitted: ThunderModule) -> tuple[dict[str, Any], nn.Module]:
-    """The attributes of a jitted module, and its model; LookupError if it has more."""
+    """The attributes of a jitted module, and its model; LookupError if it has other parts too."""
     own = vars(jitted)
     if len(own["_modules"]) != 1 or own["_parameters"] or own["_buffers"]:
         raise LookupError("a jitted module with parts of its own")
@@ -256,7 +253,7 @@ def _apart(jitted: ThunderModule) -> tuple[dict[str, Any], nn.Module]:
 
 
 def _test(check: str, name: str, *wanted: Any) -> str:
-    """What must not hold; empty if only Thunder's function can tell."""
+    """The condition on which the guard fails; empty if only Thunder's function can check it."""
     if check == "check_len":
         return f"_len({name}) != {wanted[0]}"
     if check == "check_none":
@@ -274,7 +271,7 @@ def _test(check: str, name: str, *wanted: Any) -> str:
 
 
 def aliases_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Which tensors among the arguments share memory, as thunder.jit writes it: "0,2-1,3"."""
+    """The tensors among the arguments that share memory, as thunder.jit writes it: "0,2-1,3"."""
     if not kwargs and len(args) == 1 and type(args[0]) is torch.Tensor:
         return ""
     flat, _ = tree_flatten((args, kwargs))

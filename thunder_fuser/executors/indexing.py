@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the support table that read or write where a tensor of indices says, and that sort.
+"""Rows of the support table for reads and writes at tensors of indices, and for sorts.
 
-Reads are fused. Writes and sorts are one torch call each, taken between ops that are fused.
+Reads are fused. Writes and sorts are one torch call each; a region takes them between fused ops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thunder_fuser.trace.op import Reject
 
 
 def _check_index(a: TensorProxy, index: TensorProxy, *rest: Any) -> Reject | None:
-    """torch takes other integers in some of these ops, and raises in the others."""
+    """Refuses other integers as indices: torch takes them in some of these ops, else it raises."""
     if data_type(index.dtype) not in INDEX_TYPES:
         return Reject(f"an index of {str(index.dtype).removeprefix('thunder.dtypes.')}")
     return None if a.ndim else Reject("an index into a 0-dim tensor")
@@ -57,12 +57,6 @@ def _check_embedding_backward(
     return _check_index(grad, indices) if known else Reject("symbolic size")
 
 
-def _check_nll_loss_backward(
-    g: TensorProxy, a: TensorProxy, target: TensorProxy, *rest: Any
-) -> Reject | None:
-    return no_computed("a computed ignore_index")(g, rest[2])
-
-
 def _check_sort(a: TensorProxy, *rest: Any, **more: Any) -> Reject | None:
     computed = no_computed("sort by a computed number")(a, *rest, **more)
     return computed or (None if a.ndim else Reject("sort of a 0-dim tensor"))
@@ -77,7 +71,7 @@ def _index_put(fd: Recorder, a: Any, indices: Any, values: Any, accumulate: Any)
 
 
 def _embedding(fd: Recorder, a: Any, weight: Any, **rest: Any) -> Any:
-    """What else may be asked for matters to the gradient alone."""
+    """The other arguments matter only for the gradient."""
     return fd.ops.embedding_fwd(a, weight)
 
 
@@ -87,9 +81,9 @@ def _embedding_backward(fd: Recorder, grad: Any, indices: Any, *sizes_and_flags:
 
 
 def _nll_loss_backward(fd: Recorder, g: Any, a: Any, target: Any, *rest: Any) -> Any:
-    """-weight[c] * g where c is the row's target, which is not ignored; else 0.
+    """-weight[c] * g where c is the row's target and is not ignored; else 0.
 
-    A scatter of one element a row, written as a comparison: it fuses with what comes next.
+    This scatter of one element a row is written as a comparison, so that it fuses with its readers.
     """
     weight, reduction, ignore_index, total_weight = rest
     sizes = fd.ops.shape(a)
@@ -125,10 +119,15 @@ INDEXING = (
     Row(_P.TAKE, op("index_select"), check=_check_index),
     *rows("take_along_axis gather", ANY, _check_index),
     Row(_P.EMBEDDING, _embedding, check=_check_embedding),
-    Row("nll_loss_backward", _nll_loss_backward, check=_check_nll_loss_backward),
+    Row(
+        "nll_loss_backward", _nll_loss_backward,
+        check=lambda g, a, target, weight, reduction, ignore_index, total_weight: (
+            no_computed("a computed ignore_index")(g, ignore_index)
+        ),
+    ),
     # ---- torch calls
     *rows("scatter", ANY, _check_scatter, is_call=True),
-    # In bfloat16 Thunder's torch executor adds casts that nobody would claim after the fusion pass.
+    # In bfloat16 Thunder's torch executor adds casts, and nobody claims them after the fusion pass.
     *rows("scatter_add", ANY - {DataType.BFloat16}, _check_index, is_call=True),
     *rows("index_add index_copy", ANY, _check_index, is_call=True),
     Row(_P.INDEX_PUT, _index_put, check=_check_put, is_call=True),

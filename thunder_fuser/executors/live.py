@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A jitted function -> the memory that is live after each call of its traces.
 
-The traces are run once more, call by call, on made-up arguments (zeros) of the shapes they were
-compiled for. After each call the storages of all live tensors are counted, each once, less those of
-the arguments. What a call of torch takes and gives back inside is not seen.
+The traces run once more, call by call, on zeros of the shapes that they were compiled for. After
+each call, the storages of all live tensors are counted, each once, without those of the arguments.
+Memory that a torch call allocates and frees inside is not seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_CALLS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a trace, and the bytes that live when it has run, its operands among them."""
+    """A call of a trace, and the bytes that are live after it, including its operands."""
 
     name: str
     bytes: int
@@ -60,8 +60,8 @@ class Timeline:
 def timeline(jitted: Jitted) -> Timeline:
     """The memory of the compilation that ran last, in the order of its calls.
 
-    Raises InputError for a function that was not called, whose arguments are no plain tensors and
-    numbers, or that calls collectives, which would wait for the other devices.
+    Raises InputError for a function that was not called, whose arguments are not plain tensors and
+    numbers, or that calls collectives, since these would wait for the other devices.
     """
     forward, *rest = final_traces(jitted)
     for trace in (forward, *rest):
@@ -86,7 +86,7 @@ def timeline(jitted: Jitted) -> Timeline:
 
 
 class _Run:
-    """A trace with values for its arguments, of which `own` count no memory."""
+    """A trace with values for its arguments; the memory of `own` does not count."""
 
     def __init__(self, trace: TraceCtx, given: Mapping[str, Any], own: Iterable[Any]) -> None:
         self.trace, self.scope = trace, dict(given)
@@ -126,7 +126,7 @@ def _tensors(values: object) -> Iterator[torch.Tensor]:
 
 
 def _made_up(proxy: object) -> Any:
-    """Zeros for a tensor, a number for itself."""
+    """Zeros for a tensor; a number's own value."""
     if isinstance(proxy, NumberProxy):
         return proxy.value
     if not isinstance(proxy, TensorProxy) or is_dtensor_proxy(proxy):

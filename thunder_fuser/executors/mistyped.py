@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a region would give another type than torch -> a Reject: torch computes it.
+"""An op whose result would have another type in a region than in torch -> a Reject: torch runs it.
 
     t = floor_divide(f16[] a, a)      torch: f16; a region, as the trace says: f32
     u = add(u8[5] x, i64[] z)         torch: u8; a region: i16
     v = mul(u, 2)                     torch: u8, of the u that comes at the call
 
-Thunder takes the type of a 0-dim tensor for that of a number, has other types than torch for sums
-of bools, and for integers beside numbers of floats. Its torch executor calls torch's own functions,
-whose results are right; a region would make what the trace says. So torch is asked wherever they
-may differ, in the order of the trace: a value that has another type than the trace says has it for
-its readers too.
+Thunder promotes a 0-dim tensor like a number, and it has other types than torch for sums of bools
+and for integers with float numbers. Its torch executor calls torch's own functions, whose results
+have torch's types; a region would make those of the trace. So torch is asked wherever both may
+differ, in the order of the trace: the readers of a value with another type must know that type.
 
-To ask torch, the function is called with tensors of its meta device, which have a shape and a type,
-and no elements:
+To ask torch, the function is called on meta tensors, which have a shape and a type but no elements:
 
     torch.floor_divide(f16[] a, a)         ->  f16
     torch.mean(b8[2] m, 0, dtype=uint8)    ->  Reject
@@ -44,18 +42,18 @@ from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
 Support = Callable[[BoundSymbol], "Reject | None"]
-# None: unknown.
+# The types of the results; why torch refuses the call; None if it is unknown.
 Answer = tuple[DataType, ...] | Reject | None
 Types = Mapping[str, DataType | None]
 
 _UNKNOWN = (AttributeError, NotImplementedError, TypeError)
 _REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
 _OTHER = Reject("Thunder gives its result another type than torch")
-_READS = Reject("reads what Thunder gives another type than torch")
+_READS = Reject("it reads a value to which Thunder gives another type than torch")
 
 
 def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support:
-    """The support of these bound symbols, or parts of them, less what has other types in torch."""
+    """`support` for these bound symbols or their parts, with a Reject if torch's types differ."""
     walk = _Walk(support)
     for bsym in bsyms:
         walk.add(bsym)
@@ -68,9 +66,9 @@ def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support
 
 
 class _Walk:
-    """The types that values really have, where they are not the trace's.
+    """The real types of the values that do not have the trace's type.
 
-    types: by name, None where it is unknown. foreign: of what torch makes for that reason.
+    types: by name, None if unknown. foreign: the names of those whose type a region would not make.
     """
 
     def __init__(self, support: Support) -> None:
@@ -103,14 +101,14 @@ class _Walk:
     def _ours(
         self, bsym: BoundSymbol, results: Sequence[Proxy]
     ) -> tuple[DataType, ...] | None:
-        """The types that a region would make; None of what is in no region."""
+        """The types that a region would make; None if no region takes the op."""
         unknown = any(self.types.get(one.name, True) is None for one in reads(bsym))
         if unknown or self.support(bsym) is not None:
             return None
         return types_of_results([*leaves_of(bsym)], reads(bsym), results, self.types)
 
     def _compares_otherwise(self, bsym: BoundSymbol, theirs: Sequence[DataType]) -> bool:
-        """lt(u8[3] x, i64[] n): Thunder compares them as i16, torch as u8. The result is a bool."""
+        """True for lt(u8[3] x, i64[] n): Thunder compares as i16, torch as u8; both make bools."""
         if set(theirs) != {DataType.Bool}:
             return False
         casts = (one for one in leaves_of(bsym) if one.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
@@ -132,7 +130,7 @@ class _Walk:
 
 
 def _results(bsym: BoundSymbol) -> list[TensorProxy]:
-    """The tensors that it makes, less those that it hands on."""
+    """The tensors that it makes, without operands that it returns."""
     given = {one.name for one in reads(bsym)}
     made = [one for one in makes(bsym) if one.name not in given]
     return made if all(isinstance(one, TensorProxy) for one in made) else []
@@ -142,28 +140,28 @@ def _results(bsym: BoundSymbol) -> list[TensorProxy]:
 
 
 def may_differ(tensors: Sequence[TensorProxy]) -> bool:
-    """Where to ask: beside integers, bools, 8-bit floats and 0-dim tensors.
+    """True if torch must be asked: for operands that are integers, bools, 8-bit floats or 0-dim.
 
-    Not beside what arithmetic makes of integers and a Python float: it gives way to float16, which
-    Thunder's own tests hold; see operands.py.
+    Results of integers and a Python float are not such operands: they are weak and give way to
+    float16, and Thunder's own tests require that; see operands.py.
     """
     return any(not one.ndim or data_type(one.dtype) in EXACT | FLOAT8 for one in tensors)
 
 
 def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
-    """Those of the function of a composite, or of one that Thunder's torch executor has claimed.
+    """The types in torch: of a composite's function, or of one that the torch executor claimed.
 
-    types: those of tensors that differ from the trace's.
+    types: the real types of tensors that do not have the trace's.
     """
     if symbol.executor is None:
-        function = _named(symbol.id)
+        function = _function_named(symbol.id)
     else:
         claimed = symbol.executor is torch_executor
         function = getattr(symbol.module, symbol.name, None) if claimed else None
     if function is None:
         return None
     try:
-        given = tree_map(functools.partial(_meta, types=types), (args, kwargs))
+        given = tree_map(functools.partial(_as_meta, types=types), (args, kwargs))
         named = {name: one for name, one in given[1].items() if one is not None}  # as left out
         for one in given[0]:
             _promote(one)
@@ -177,9 +175,9 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
 
 
 def _promote(operand: Any) -> None:
-    """A RuntimeError for a list of tensors without a common type: a cat of bools and float8.
+    """Raises RuntimeError for a list of tensors without a common type: a cat of bools and float8.
 
-    The meta device joins those, and no other does.
+    Only the meta device accepts those.
     """
     listed = isinstance(operand, (list, tuple)) and len(operand) > 1
     if listed and all(isinstance(one, torch.Tensor) for one in operand):
@@ -187,31 +185,31 @@ def _promote(operand: Any) -> None:
 
 
 def _common_type(operands: Sequence[Any], types: Types) -> DataType | None:
-    """The type in which torch compares two operands; None where it is unknown."""
+    """The type in which torch compares two operands; None if it is unknown."""
     try:
-        first, second = (_meta(one, types) for one in operands)
+        first, second = (_as_meta(one, types) for one in operands)
         return from_torch_dtype(torch.result_type(first, second))
     except (*_UNKNOWN, *_REFUSED):
         return None
 
 
 @functools.cache
-def _named(id: Any) -> Callable[..., Any] | None:
-    """The function of Thunder's id: mostly it is the name, torch.nn.functional.threshold."""
+def _function_named(id: Any) -> Callable[..., Any] | None:
+    """Torch's function for Thunder's id; most ids are its name: torch.nn.functional.threshold."""
     found: Any = torch
     for name in str(id).removeprefix("torch.").split("."):
         found = getattr(found, name, None)
-    return found if callable(found) else _listed().get(id)
+    return found if callable(found) else _functions_by_id().get(id)
 
 
 @functools.cache
-def _listed() -> dict[Any, Callable[..., Any]]:
-    """Of a function with several names, one; some have another symbol in Thunder's list."""
+def _functions_by_id() -> dict[Any, Callable[..., Any]]:
+    """{Thunder's id: torch's function, one of several if it has aliases}, from Thunder's list."""
     known = _torch_to_thunder_function_map.items()
     return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
 
 
-def _meta(value: Any, types: Types) -> Any:
+def _as_meta(value: Any, types: Types) -> Any:
     if isinstance(value, TensorProxy):
         dtype = types[value.name] if value.name in types else data_type(value.dtype)
         if dtype is None:

@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Five of Thunder's rules for operands that differ from torch's, where this executor is used.
+"""Five of Thunder's rules for operands differ from torch's; with this executor, torch's rules hold.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
 
-A weak type gives way to that of the other operand. Thunder gives it to all floats that come of
-integers alone: where a function turns integers into floats, and where arithmetic that keeps
-integers meets a Python float, as x + 3.0. The second stays as it is, for Thunder's own tests hold
-it.
+A weak type gives way to the type of the other operand. Thunder gives it to all floats computed from
+integers alone: by functions that turn integers into floats, and by arithmetic of integers with a
+Python float, as x + 3.0. The second stays as it is: Thunder's own tests require it.
 
     s = sum(f32[3] x)
     y = mul(x, s)                Thunder: dx = dy * s + dy * x          here: + sum(dy * x)
 
-Thunder takes a tensor of no dimension on a CPU for a number, which needs no broadcast, and so its
-gradient is never summed. Here it is broadcast, as on a GPU. Beside a tensor on a GPU it remains a
-number.
+Thunder treats a 0-dim CPU tensor as a number, which needs no broadcast; so its gradient is never
+summed. Here it is broadcast, as on a GPU. With a tensor on a GPU it remains a number.
 
     v = floor_divide(bf16[] b, 2)        Thunder: f32          torch, and here: bf16
 
-Thunder makes its zeros of numbers, whose type is float32.
+Thunder makes the zeros of the result from numbers, whose type is float32.
 
     v = add(b8[3] m, 2)                  Thunder: i8           torch, and here: i64
 
     w = arange(0)                        Thunder: i64[]        torch, and here: i64[0]
 
-Without its axis it is broadcast to sizes that it has not: tril(x[0, 2]) has its rows by number. The
-ranges of torch.diagonal stay as they are: Thunder's own tests expect that it goes wrong.
+Without its axis, an empty range would be broadcast to sizes that it does not have, as the row
+numbers in tril(x[0, 2]). The ranges of torch.diagonal stay as they are: Thunder's own tests expect
+that they go wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from thunder.extend import Executor
 
 
 def treat_as_torch(executor: type[Executor]) -> None:
-    """From now on, functions that are jitted with such an executor have torch's rules."""
+    """From now on, torch's rules hold in functions jitted with such an executor."""
     _promote_as_torch(executor)
     _broadcast_scalars(executor)
     _keep_types_of_quotients(executor)
@@ -55,7 +54,7 @@ def _promote_as_torch(executor: type[Executor]) -> None:
     def promotion(
         *args: Any, type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND
     ) -> tuple[Any, Any]:
-        """The types to compute in, and of the result; `float` is the weak one."""
+        """(the type to compute in, the type of the result); `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
         of_bools = {one.dtype for one in _tensors(args)} == {dtypes.bool8}
         if of_bools and dtypes.int8_ in types and _is_used(executor):
@@ -102,7 +101,7 @@ def _keep_empty_axes(executor: type[Executor]) -> None:
 
     def arange(**given: Any) -> Any:
         result = of_thunder(**given)
-        of_torch = "dtype" in given  # torch.arange gives one, or None; clang.diagonal does not
+        of_torch = "dtype" in given  # torch.arange passes one, or None; clang.diagonal does not
         if result.ndim or not of_torch or not _is_used(executor):
             return result
         return clang.full((0,), 0, device=result.device, dtype=result.dtype)
@@ -111,7 +110,7 @@ def _keep_empty_axes(executor: type[Executor]) -> None:
 
 
 def _is_used(executor: type[Executor]) -> bool:
-    """Whether the function that Thunder compiles is jitted with such an executor."""
+    """True if the function that Thunder compiles is jitted with such an executor."""
     data = get_compile_data()
     return data is not None and any(isinstance(one, executor) for one in data.executors_list)
 

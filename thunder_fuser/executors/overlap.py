@@ -5,17 +5,16 @@
     p = linear(a, w); f = reduce_scatter(p); y = wait(f)       ->  y = matmul_reduce_scatter(a, w)
     p = linear(a, w); f = all_reduce(p); y = wait(f)           ->  y = matmul_all_reduce(a, w)
 
-What is gathered may be read by the
-backward as well: then it is gathered again there, so that the shard alone is saved, and all its
-products there are one call (gathered.py). If something else of the forward reads it, as several
-products of one input, it is gathered once, as it is. So is a weight of FSDP, which Thunder's passes
-gather while earlier products run, and so is a collective that runs beside other products, unless
-somebody asks. communication/products.py decides where the call runs whether it is a pipeline.
+If the backward reads the gathered tensor too, it gathers it again, so that only the shard is saved;
+all its products with it are one call (gathered.py). Three cases keep the collective as it is: other
+ops of the forward read the gathered tensor (several products of one input); it is a weight of FSDP,
+which Thunder's passes gather while earlier products run; other products run beside it. The setting
+lower.overlap=always turns the last two into calls too. When a call runs, communication/products.py
+decides whether it is a pipeline.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -39,7 +38,7 @@ from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.proxies import is_product, makes, overwritten, parts, reads
 from thunder_fuser.union_find import UnionFind
 
-# Where there are gradients, torch's executor has claimed them; else they are still primitives.
+# With gradients, torch's executor has already claimed them; without, they are still primitives.
 _GATHER, _SCATTER, _REDUCE, _WAIT = (
     (prim, f"torch_{prim.name.lower()}_prim_impl")
     for prim in (PrimIDs.ALL_GATHER, PrimIDs.REDUCE_SCATTER, PrimIDs.ALL_REDUCE, PrimIDs.WAIT)
@@ -49,7 +48,7 @@ _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """A call in the place `at`, instead of the items `gone`."""
+    """A call at the place `at` that replaces the items at the places `gone`."""
 
     at: int
     gone: tuple[int, ...]
@@ -57,7 +56,7 @@ class _Joined:
 
 
 def with_overlap(items: Sequence[Item], lower: LowerParams, executor: Any) -> list[Item]:
-    """The items with such calls: on GPUs if the option allows them, elsewhere if it asks."""
+    """The items with such calls: on GPUs unless the option is never, elsewhere if it is always."""
     if lower.overlap == "never":
         return list(items)
     apart = list(_views_apart(items))
@@ -73,7 +72,7 @@ def with_overlap(items: Sequence[Item], lower: LowerParams, executor: Any) -> li
 
 
 def _views_apart(items: Sequence[Item]) -> Iterator[Item]:
-    """The items; views of tensors that have nothing to do with each other as regions of their own.
+    """The items; a region with views of unrelated tensors becomes one region for each tensor.
 
         v, u = views(dy, x)     ->      v = views(dy); u = views(x)
     """
@@ -92,7 +91,7 @@ def _views_apart(items: Sequence[Item]) -> Iterator[Item]:
 
 
 class _Finder:
-    """Who makes and who reads each value of the items."""
+    """Finds the calls, by the makers and the readers of each value of the items."""
 
     def __init__(self, items: Sequence[Item], lower: LowerParams, executor: Any) -> None:
         self.items, self.lower, self.executor = items, lower, executor
@@ -104,19 +103,14 @@ class _Finder:
                 self.readers.setdefault(name, []).append(at)
 
     def found(self) -> Iterator[_Joined]:
-        for at, item in enumerate(self.items):
-            if isinstance(item, BoundSymbol) and self._is_taken(item):
-                joined = self._gathered(at, item) or self._reduced(at, item)
-                if joined is not None:
-                    yield joined
-        for at, item in enumerate(self.items):
-            if isinstance(item, BoundSymbol) and item.sym.id in _WAIT:
-                joined = self._gathered_again(at, item)
-                if joined is not None:
-                    yield joined
+        calls = [(at, one) for at, one in enumerate(self.items) if isinstance(one, BoundSymbol)]
+        products = ((at, one) for at, one in calls if self._is_taken(one))
+        waits = ((at, one) for at, one in calls if one.sym.id in _WAIT)
+        yield from filter(None, (self._gathered(*one) or self._reduced(*one) for one in products))
+        yield from filter(None, (self._gathered_again(*one) for one in waits))
 
     def _is_taken(self, item: BoundSymbol) -> bool:
-        """True for a product without a bias of plain tensors of floats, the second one a matrix."""
+        """True for a product of two plain float tensors without a bias; the second is 2-dim."""
         if not is_product(item) or item.sym.name not in ("linear", "matmul"):
             return False
         tensors = [one for one in (*item.args, item.output) if isinstance(one, TensorProxy)]
@@ -153,8 +147,8 @@ class _Finder:
     def _gather_of(
         self, whole: TensorProxy, product: int
     ) -> tuple[tuple[BoundSymbol, BoundSymbol], tuple[int, ...]] | None:
-        """The gather and the wait of a gathered operand, and the items that go; None if it is none,
-        or if more of the same direction reads it."""
+        """(the gather and the wait of a gathered operand, the items that go). None if the operand
+        is not gathered, or if other ops of the same direction read it."""
         wait = self._item(whole.name, _WAIT)
         gather = self._item(wait.args[0].name, _GATHER) if wait is not None else None
         if wait is None or gather is None or gather.args[3] not in (None, 0):
@@ -170,8 +164,8 @@ class _Finder:
         return (gather, wait), () if others else places
 
     def _gathered_again(self, at: int, wait: BoundSymbol) -> _Joined | None:
-        """All products of the backward with a gathered tensor, if nothing else there reads it, and
-        if a product of the forward needs no whole one."""
+        """One call for all products of the backward with a gathered tensor. None if another op
+        there reads it, or if the forward needs the whole tensor in any case."""
         whole = wait.output
         gather = self._item(wait.args[0].name, _GATHER)
         if gather is None or gather.args[3] not in (None, 0) or type(whole) is not TensorProxy:
@@ -198,7 +192,7 @@ class _Finder:
         return self._products(gone, consumers, (gather, wait))
 
     def _is_joined(self, at: int) -> bool:
-        """True if the product is one call with its gather."""
+        """True if the product will be one call with its gather."""
         item = self.items[at]
         is_taken = isinstance(item, BoundSymbol) and self._is_taken(item)
         return is_taken and self._gathered(at, item) is not None  # type: ignore[arg-type]
@@ -213,9 +207,8 @@ class _Finder:
         symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
         parts_of = (*gather, *(self.items[one.at] for one in consumers))
         operands = (shard, *(one.other for one in consumers))
-        bsym = BoundSymbol(symbol, operands, {}, call.outputs, parts_of)
+        bsym = symbol.bind(*operands, output=call.outputs, subsymbols=parts_of)
         bsym.tags.add(BoundSymbolTag.BACKWARD)
-        bind_callable(bsym)
         return _Joined(consumers[0].at, gone, bsym)
 
     # ---- a reduction behind a product
@@ -243,14 +236,13 @@ class _Finder:
         wait = self.items[wait_at]
         assert isinstance(wait, BoundSymbol)  # nothing else reads a future
         transposed = item.sym.name == "linear"
-        made = self._call(
+        return self._call(
             name, post_at, (at, *copies, post_at, wait_at), wait, item.args[:2], group, transposed,
             [item, post, wait],
         )
-        return made
 
     def _only_readers(self, product: TensorProxy) -> list[int]:
-        """The item that alone reads a value, after those that hand on its rows as they are."""
+        """The only reader of a value, preceded by the items that pass on its rows unchanged."""
         found: list[int] = []
         name = product.name
         while len(readers := self.readers.get(name, [])) == 1:
@@ -262,11 +254,11 @@ class _Finder:
         return found or [self.maker[product.name]]
 
     def _is_hidden(self, post: int, wait: int) -> bool:
-        """True if other products run while the collective is under way, unless somebody asks.
+        """True if other products run between the collective and its wait; False with "always".
 
             dx = matmul(dy, w); f = all_reduce(dx); dw = matmul(dy.T, x); wait(f)
 
-        So are most of a backward, where Thunder's passes put what does not wait for it.
+        Most collectives of a backward are hidden so: Thunder's passes move independent ops there.
         """
         between = self.items[post:wait]
         is_asked = self.lower.overlap == "always"
@@ -285,18 +277,18 @@ class _Finder:
         between = (item for item in self.items[start:end] if isinstance(item, BoundSymbol))
         return any(one.name == other.name for item in between for other in overwritten(item))
 
-    def _call(  # noqa: PLR0917 - what a call is made of
+    def _call(  # noqa: PLR0917
         self, name: str, at: int, gone: tuple[int, ...], result: BoundSymbol,
         operands: Sequence[TensorProxy], group: Any, transposed: bool,
         parts: Sequence[BoundSymbol],
     ) -> _Joined:  # fmt: skip
-        """parts: what it stands for; that it communicates keeps it out of CUDA graphs."""
+        """The call. parts: the symbols that it replaces; the collectives among them keep it out of
+        CUDA graphs."""
         own = f"{name}{next(self.numbers)}"  # a trace has one function of each name
         call = ProductCallable(name, own, group, self.lower, transposed, result.output)
         symbol = Symbol(own, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts))
+        bsym = symbol.bind(*operands, output=result.output, subsymbols=tuple(parts))
         bsym.tags.update(result.tags)
-        bind_callable(bsym)
         return _Joined(at, gone, bsym)
 
 
@@ -307,9 +299,9 @@ def _is_backward(item: Item) -> bool:
 
 
 def _keeps_rows(item: Item) -> bool:
-    """True if an item makes of one tensor another with the same rows in the same order.
+    """True if an item makes one tensor from one tensor, with the same rows in the same order.
 
-    A copy that lays them out row-major, as a product's result is, or a reshape of leading axes.
+    That is a copy into row-major order, which a product's result has, or a reshape of leading axes.
     """
     leaves = item.leaves if isinstance(item, Region) else parts(item)
     is_one = len(read_by(item)) == 1 == len(made_by(item))
@@ -325,9 +317,9 @@ def _is_of_rows(leaf: BoundSymbol) -> bool:
 
 
 class ProductCallable:
-    """What a trace calls: a product of communication/products.py, of tensors of any rank."""
+    """The callable of a product of communication/products.py, for tensors of any rank."""
 
-    def __init__(  # noqa: PLR0917 - what a call is made of
+    def __init__(  # noqa: PLR0917
         self, name: str, symbol: str, group: Any, lower: LowerParams, transposed: bool,
         output: Proxy,
     ) -> None:  # fmt: skip
@@ -337,7 +329,7 @@ class ProductCallable:
         self.context: dict[str, Callable[..., torch.Tensor]] = {symbol: self.call}
 
     def meta(self, *args: Any) -> Proxy:
-        """What Thunder is told of the result."""
+        """The proxy of the result, for Thunder."""
         return self.output
 
     def call(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -346,7 +338,7 @@ class ProductCallable:
         return of_rows(PRODUCTS[self.name], a, right, self.group, self.lower, self.shape)
 
     def decision(self, a: TensorProxy, b: TensorProxy) -> str:
-        """What the cost model says of operands of these shapes, with its numbers."""
+        """The cost model's decision for operands of these shapes, with its numbers."""
         rows = (prod(a._shape[:-1]), a._shape[-1])
         right = b._shape[::-1] if self.transposed else b._shape
         return foreseen(
@@ -355,13 +347,8 @@ class ProductCallable:
         )  # fmt: skip
 
 
-def overlapped(bsyms: Sequence[BoundSymbol]) -> Counter[str]:
-    """How many calls of each name a trace has."""
-    return Counter(one.name for one, _ in _calls(bsyms))
-
-
 def decisions(bsyms: Sequence[BoundSymbol]) -> list[str]:
-    """A line for each such call of a trace: its result, its name, and what the model decides."""
+    """A line for each such call of a trace: its results, its name, and the model's decision."""
     return [
         f"{', '.join(o.name for o in makes(bsym))} = {one.name}: {one.decision(*bsym.args)}"
         for one, bsym in _calls(bsyms)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace of Thunder -> a prepared one, and the passes over it, each checked after it has run.
 
-Before the partition an op has no region. After it, every op that can be fused has the region that
-it will run in. What the backward recomputes is decided behind them, see rematerialization/apply.py.
+Before the partition an op has no region. After it, every fusible op has the region that it will run
+in. After all passes, rematerialization/apply.py decides what the backward recomputes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _place(bsym: BoundSymbol) -> Hashable:
 
 
 def target_of(trace: TraceCtx) -> Target:
-    """That of the first tensor on a GPU, else the CPU."""
+    """The target of the first tensor on a GPU; else the CPU."""
     for bsym in trace.bound_symbols:
         device = device_of(bsym)
         if device is not None and device.devicetype is DeviceType.CUDA:

@@ -8,11 +8,11 @@ With the option cuda_graphs, s and o are tensors on the device, which a replayed
 
     s, o = draw_random_state(cuda, 1)
 
-What the backward needs of a mask is then two integers; rematerialization/ decides. See Note [Random
-numbers] in ir/op_table.py for why a repeated value has the bits of the first.
+The backward can then recompute a mask from two integers, if rematerialization/ decides so. Note
+[Random numbers] in ir/op_table.py says why a repeated value has the bits of the first.
 
-Under torch.utils.checkpoint Thunder repeats the random primitive itself, as bw_t1: it gets the
-stream of t1, without which the recomputed forward would be another one.
+Under torch.utils.checkpoint Thunder itself repeats the random primitive, as bw_t1. That one reads
+the stream of t1, so that the recomputed forward has the same numbers.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def _element_type(
 
 
 def _stateless(name: str, values: Callable[..., torch.Tensor]) -> Symbol:
-    """The primitive; in torch, where no region has taken it: the same numbers, op by op.
+    """The primitive. If no region takes it, torch makes the same numbers, op by op.
 
-    stream: a seed, an offset and what to add to it.
+    stream: (a seed, an offset, a number to add to the offset).
     """
 
     def call(
@@ -79,7 +79,6 @@ draw_random = STATELESS.register_operator(
 draw_random_state = STATELESS.register_operator(
     "draw_random_state", meta=_drawn_state, fn=random.draw_state, tags=[OpTags.RANDOM_OP]
 )
-_DRAWS = {False: (draw_random, _drawn), True: (draw_random_state, _drawn_state)}
 _STATELESS = {
     PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
     PrimIDs.RANDN: _stateless("random_normal", random.normal),
@@ -94,8 +93,8 @@ def without_state(prepared: Prepared) -> Prepared:
     if not any(map(_is_random, prepared.ops)):
         return prepared
     ops = [part for op in prepared.ops for part in _expanded(op, prepared.rules)]
-    draw = _DRAWS[prepared.options.cuda_graphs]
-    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules, *draw))
+    draw = draw_random_state if prepared.options.cuda_graphs else draw_random
+    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules, draw))
 
 
 def _is_random(op: Op) -> bool:
@@ -111,10 +110,9 @@ def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
         yield op if leaf is op.bsym else rules.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
 
 
-def _with_streams(
-    trace: TraceCtx, ops: Sequence[Op], rules: Rules, draw: Symbol, drawn: Callable[..., Any]
-) -> list[Op]:
-    """Random primitives read streams numbered in order, of a state drawn once a device."""
+def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules, draw: Symbol) -> list[Op]:
+    """The ops with their random primitives reading streams, numbered in order. The state is drawn
+    once for each device, at the start of the trace."""
     numbers: dict[Device, dict[str, int]] = {}
     for op in filter(_is_random, ops):
         streams = numbers.setdefault(op.bsym.output.device, {})
@@ -122,9 +120,8 @@ def _with_streams(
     draws: list[Op] = []
     with tracectx(trace):
         for device, streams in numbers.items():
-            where = to_torch_device(device)
-            state = drawn(where, len(streams))
-            draws.append(rules.op(draw.bind(where, len(streams), output=state)))
+            given = to_torch_device(device), len(streams)
+            draws.append(rules.op(draw.bind(*given, output=draw.meta(*given))))
     states = {device: op.bsym.output for device, op in zip(numbers, draws, strict=True)}
 
     def read(bsym: BoundSymbol) -> BoundSymbol:
@@ -137,15 +134,15 @@ def _with_streams(
 
 
 def _stream(bsym: BoundSymbol) -> str:
-    """One name for a random value and what a checkpoint recomputes of it.
+    """One name for a random value and for its copies that a checkpoint recomputes.
 
-    Thunder puts bw_ before the names of a checkpoint's recomputed values.
+    Thunder puts bw_ before the names of these copies.
     """
     return re.sub("^(bw_)*", "", bsym.output.name)
 
 
 def _read(bsym: BoundSymbol, stream: tuple[Any, Any, int]) -> BoundSymbol:
-    """A random primitive as element by element of a stream."""
+    """The stateless primitive in place of a random one."""
     shape, *given = bsym.args
     first, second = given or (0.0, 1.0)
     made = _STATELESS[bsym.sym.id].bind(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region that could not be compiled -> a warning, and a script that shows why without Thunder."""
+"""A region that could not be compiled -> a warning, and a script that reproduces it without
+Thunder."""
 
 from __future__ import annotations
 
@@ -24,19 +25,19 @@ def warn_of_fallback(
     ops: int,
     where: str,
 ) -> None:
-    """A FallbackWarning at a line of the user's, one for all regions that fail alike.
+    """Gives a FallbackWarning at a line of the user's program, one for all regions that fail alike.
 
-    definition: empty if the region has none. ops: how many torch runs for it. where: the line, as
+    definition: empty if the region has none. ops: the number of torch ops that run instead. where:
     file:line.
     """
     if not first_time(("fallback", cause_of(error))):
-        drop(error.folder)  # nobody is told of it
+        drop(error.folder)  # no message names it
         return
     told = [
         f"{name} ({where}) runs its {ops} torch ops one by one, for it could not be compiled:"
         f" {error.sentence.rstrip('.')}.",
         *error.facts["lines"],
-        "Regions that fail alike are not announced.",
+        "Other regions that fail so are not reported.",
     ]
     is_of_machine = isinstance(error, ToolchainError) or isinstance(error.__cause__, OF_SYSTEM)
     if definition and not is_of_machine:
@@ -50,5 +51,5 @@ def _again(name: str, error: FuserError, definition: Definition, args: Sequence[
         path = (error.folder or temporary_folder()) / f"{name}.py"
         path.write_text(repro_text(name, error.sentence, definition, args), encoding="utf-8")
     except OSError as full:
-        return f"No script that shows it could be written ({full.strerror or full})."
-    return f"To see it again, without Thunder: python {path}"
+        return f"No script that reproduces it could be written ({full.strerror or full})."
+    return f"To reproduce it without Thunder: python {path}"

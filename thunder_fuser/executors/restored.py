@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with a copy of an image that the user sees, in the order of eager.
+"""Items of a trace -> the same, with copies of images that the user sees, in eager's stride order.
 
     y = conv2d(x, w); z = fusion(y); u = conv2d(z, v); r = fusion(u)     returned: r
 ->  the same,  r1 = image_in_order0(r, x, w, v)                          returned: r1
 
-Whoever sees a convolution's result sees how it lies, and so how lies what it was made of. Without
-such a copy none of these convolutions might run in channels-last order. With it all may, for
-two orders changed instead of two around each. A pointwise region writes the order itself, which
-then costs no copy: it is row-major, if all that the call was traced with makes it so in eager
-torch. A norm would write it element by element, and leaves it to the copy.
+A user who sees an image's strides sees the order in which the convolutions before it ran. Without
+such a copy, none of these could run in channels-last order. With it all can, and the order changes
+twice instead of twice for each convolution. A pointwise region writes the copy's order itself, so
+that nothing is copied, if eager torch makes the image row-major for the traced arguments. A norm
+would write that order element by element, and leaves it to the copy.
 
-Thunder does not guard strides. So the order is worked out at the call, for the strides of all
-that decides it, by running the operations of eager torch on tensors without memory.
+Thunder does not guard strides. So each call computes the order from the strides of the arguments
+that decide it, by running eager torch's operations on meta tensors.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from functools import lru_cache
 import torch
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.ahead import Values, arguments_of, results_of_torch, value_of
+from thunder_fuser.executors.ahead import Values, arguments_of, results_of, value_of
 from thunder_fuser.executors.channels_last import (
     FORMATS,
     is_convolution,
@@ -34,25 +34,23 @@ from thunder_fuser.executors.channels_last import (
     runs_last,
     unseen_convolutions,
 )
-from thunder_fuser.executors.functions.kernels import KERNELS
+from thunder_fuser.executors.functions.kernels import kernel
 from thunder_fuser.executors.regions import Item, Region, made_by, only, read_by
 from thunder_fuser.executors.result_orders import origins
-from thunder_fuser.executors.translate import layout_of, orders_of_results
 from thunder_fuser.executors.unseen import IN_ORDER, deciding, seen_results
-from thunder_fuser.executors.without_kernel import view_function, views_for
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
 
 Strides = tuple[int, ...]
 
-MIN_GAIN = 2  # convolutions; one alone copies its image in and out in any case
+MIN_GAIN = 2  # convolutions; a single one copies its image in and out in any case
 _USERS = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})
 
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A result that the user sees. items: what decides how it lies in eager torch, in order, from
-    the strides of the models, which are arguments of the trace."""
+    """A result that the user sees. models: the arguments of the trace whose strides decide its own
+    in eager torch; items: the items from the models to it, in order."""
 
     proxy: TensorProxy
     maker: Item
@@ -60,7 +58,7 @@ class _Image:
     models: tuple[TensorProxy, ...]
 
     def strides(self, given: Sequence[Strides]) -> Strides | None:
-        """Those in eager torch, for models with these; None if torch needs memory to tell."""
+        """Its strides in eager torch, for models with these; None if meta tensors cannot tell."""
         values: Values = {
             one.name: value_of(one).as_strided(one._shape, strides)
             for one, strides in zip(self.models, given, strict=True)
@@ -68,19 +66,19 @@ class _Image:
         try:
             for item in self.items:
                 values |= _made(item, values)
-        except (RuntimeError, NotImplementedError):  # torch's, of operations that need memory
+        except (RuntimeError, NotImplementedError):  # from operations that need memory
             return None
         found: Strides = values[self.proxy.name].stride()
         return found
 
     def is_row_major(self, arguments: Values) -> bool:
-        """Whether it is so in eager torch, for models like these arguments."""
+        """True if it is row-major in eager torch, for these arguments."""
         given = [arguments.get(one.name, value_of(one)).stride() for one in self.models]
         return self.strides(given) == contiguous_strides(self.proxy._shape)
 
 
 def with_restored(trace: TraceCtx, items: Sequence[Item], also: Set[str]) -> list[Item]:
-    """The items with the images for which enough convolutions may change their order.
+    """The items with copies of those images that let enough convolutions change their order.
 
     also: names of values whose strides matter for other reasons.
     """
@@ -95,8 +93,8 @@ def with_restored(trace: TraceCtx, items: Sequence[Item], also: Set[str]) -> lis
 
 
 def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) -> list[str]:
-    """The names of those whose copies pay: all as one, and each by a convolution or more, which
-    would else wait for an operand in eager's order."""
+    """The names of the images whose copies pay: together they free MIN_GAIN convolutions to change
+    their order, and each of them at least one."""
 
     def changed(hidden: Set[str]) -> int:
         return len(unseen_convolutions(items, seen_results(items, also, hidden)))
@@ -114,7 +112,7 @@ def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) 
 
 
 def _images(items: Sequence[Item]) -> Iterator[_Image]:
-    """The results that are made of images of convolutions, if it is known how they lie."""
+    """The returned images that are computed from convolutions' images, if their order is known."""
     returned = {
         one.name: one
         for item in items if not isinstance(item, Region) and item.sym.id is PrimIDs.RETURN
@@ -132,7 +130,7 @@ def _images(items: Sequence[Item]) -> Iterator[_Image]:
 
 
 def _made_of_images(item: Item, images: Set[str]) -> Set[str]:
-    """The results of an item that may lie as such images do."""
+    """The results of an item that may have the order of such images."""
     names = {one.name for one in made_by(item)}
     if isinstance(item, Region):
         found = origins(item.leaves, item.inputs)
@@ -144,12 +142,12 @@ def _made_of_images(item: Item, images: Set[str]) -> Set[str]:
 
 
 def _makes_memory(item: Item) -> bool:
-    """True if what it makes shares memory with nothing."""
+    """True if its results are in memory of their own."""
     return is_convolution(item) or (isinstance(item, Region) and not item.moves_only)
 
 
 def _image(items: Sequence[Item], maker: Item, proxy: TensorProxy) -> _Image | None:
-    """None if it is not known what decides how it lies, or if that is not kept until then."""
+    """The image; None if it is unknown what decides its order, or if the backward lacks that."""
     names = deciding(items, {proxy.name})
     given = {one.name: one for item in items if _unpacks(item) for one in made_by(item)}
     parts = tuple(
@@ -163,7 +161,7 @@ def _image(items: Sequence[Item], maker: Item, proxy: TensorProxy) -> _Image | N
     known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
     if not known or not all(one.name in kept for one in models):
         return None
-    return _Image(proxy, maker, tuple(map(_alone, parts)), tuple(models))
+    return _Image(proxy, maker, tuple(map(_without_trace, parts)), tuple(models))
 
 
 def _decides(item: Item) -> bool:
@@ -187,7 +185,7 @@ def _is_image(proxy: object) -> bool:
 
 
 def _is_known(item: Item) -> bool:
-    """True if torch tells how its results lie without running it."""
+    """True if the order of its results follows without running it on data."""
     if isinstance(item, Region) or is_convolution(item):
         return True
     return only(item, VIEWS) or getattr(item.sym.executor, "name", "") == TORCH_KERNELS
@@ -199,47 +197,30 @@ def _is_plain(proxy: object) -> bool:
     return type(proxy) is TensorProxy and all(type(size) is int for size in proxy._shape)
 
 
-def _alone(item: Item) -> Item:
-    """The item without the trace that it comes from: it lives as long as the compiled function."""
+def _without_trace(item: Item) -> Item:
+    """The item without its trace, for it lives as long as the compiled function."""
     return item.without_trace() if isinstance(item, Region) else item
 
 
-# --------------------------------------------------------------------------------- how they lie
+# ---------------------------------------------------------------------------- their stride orders
 
 
 def _made(item: Item, values: Values) -> Values:
-    """The results of an item as tensors without memory; of what is not known, as if contiguous."""
+    """The results of an item as meta tensors; unknown operands count as contiguous."""
     for proxy in read_by(item):
         values.setdefault(proxy.name, value_of(proxy))
-    if isinstance(item, Region):
-        found = _of_region(item, values)
-    else:
-        found = [*results_of_torch(item, values)]
+    found = results_of(item, values)
     names = [one.name for one in made_by(item)]
     if len(found) != len(names):
-        raise NotImplementedError(f"what makes {', '.join(names)} does not run without memory")
+        raise NotImplementedError(f"the op that makes {', '.join(names)} needs memory")
     return dict(zip(names, found, strict=True))
-
-
-def _of_region(region: Region, values: Values) -> list[torch.Tensor]:
-    args = [values[proxy.name] for proxy in region.inputs]
-    views: Callable[..., Sequence[torch.Tensor]] | None = None
-    if region.makes_views:
-        views = view_function(region)
-    elif region.moves_only:
-        views = views_for(region, args)
-    if views is not None:
-        return [*views(*args)]
-    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
-    orders = orders_of_results(region, layouts)
-    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
 
 
 # ---------------------------------------------------------------------------------- the copies
 
 
 def _with_copy(trace: TraceCtx, items: Sequence[Item], image: _Image) -> list[Item]:
-    """The items with the copy, which the user gets."""
+    """The items with the copy, which is returned instead of the image."""
     copy = _copy(trace, image)
     users = {variableify(image.proxy): copy.output}
     read = {one.name for item in items if is_convolution(item) for one in read_by(item)}
@@ -261,21 +242,12 @@ def _is_pointwise(region: Region) -> bool:
 
 
 def _copy(trace: TraceCtx, image: _Image) -> BoundSymbol:
-    name = f"{IN_ORDER}{image.proxy.name}"
-    call = _in_order(image)
-
-    def bind(bsym: BoundSymbol) -> None:
-        bsym._call_ctx = {name: call}
-
     with tracectx(trace):
         made = TensorProxy(like=image.proxy)
-    symbol = Symbol(
-        name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind,
-        meta=lambda *tensors: made, tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
-    )  # fmt: skip
-    tags = {BoundSymbolTag.BACKWARD} if _is_backward(image.maker) else set()
-    bsym = BoundSymbol(symbol, (image.proxy, *image.models), {}, made, tags=tags)
-    bind(bsym)
+    symbol = kernel(f"{IN_ORDER}{image.proxy.name}", _in_order(image), lambda *tensors: made)
+    bsym = symbol.bind(image.proxy, *image.models, output=made)
+    if _is_backward(image.maker):
+        bsym.tags.add(BoundSymbolTag.BACKWARD)
     return bsym
 
 

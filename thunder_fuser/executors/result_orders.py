@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which results of a region lie in memory: that of its inputs, as in eager torch.
+"""The stride order of a region's results: that of its inputs, as in eager torch.
 
     x: [N, C, H, W], channels last          y = mul(x, bias); z = relu(y)
 ->  {x: (3, 0, 2, 1), y: (3, 0, 2, 1), z: (3, 0, 2, 1)}        (stride orders, see ir/strides.py)
 
-Without it the next convolution would get a contiguous image, and so run in another order or copy.
-A result lies as its first operand of the same rank does, if both have the same axes. What views
-make in a region lies nowhere yet, and results of it are contiguous.
+Without this, the next convolution would get a contiguous image, and run in another order or copy
+it. A result has the order of its first operand of the same rank, if both have the same axes. A view
+inside of a region has no memory yet, so results computed from it are contiguous.
 
-A result whose strides the user never sees (unseen.py) is free. Where operands of different orders
-meet, it is channels last if one of them is, else contiguous; where a product reads it, which would
-copy it, it is contiguous. A transposed image that enters a transformer's residual stream would else
-turn every layer's kernels into transposes. Images that are channels last stay so through reshapes
-that part or join their axes where they lie, as in a group norm: [N, G, C / G, H, W].
+If the user never sees a result's strides (unseen.py), its order is free. If its operands differ, it
+is channels last if one of them is, else contiguous. If a product reads it, it is contiguous, for
+the product would copy it. Otherwise a transposed image in a transformer's residual stream would
+turn every layer's kernels into transposes. Channels-last images stay so through reshapes that split
+or merge their axes without a copy, as in a group norm: [N, G, C / G, H, W].
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, Pri
 def result_orders(
     leaves: Sequence[BoundSymbol], inputs: Orders, *, seen: bool = True
 ) -> dict[str, tuple[int, ...]]:
-    """The stride orders of the inputs, and of what primitives make of them.
+    """The stride orders of the inputs, and of the values computed from them.
 
-    inputs: none of numbers, nor of tensors that were expanded along an axis. seen: as the user
-    sees them in eager torch; else operands that lie differently give up their order.
+    inputs: without numbers, and without tensors that were expanded along an axis. seen: the orders
+    of eager torch; if False, a value whose operands differ may have another one.
     """
     if all(order == tuple(sorted(order, reverse=True)) for order in inputs.values()):
         return {}  # all are contiguous
@@ -52,12 +52,12 @@ def result_orders(
             if found and (seen or len(set(found)) == 1):
                 known[made.name] = found[0]
             elif found:
-                known[made.name] = _common(found)
+                known[made.name] = _order_of_mixed(found)
     return known
 
 
 def orders_in(region: Region, inputs: Orders) -> Orders:
-    """The stride orders of a region's results, for inputs in these; without one: contiguous."""
+    """The stride orders of a region's results, for inputs with these; others are contiguous."""
     found = result_orders(region.leaves, inputs)
     free = result_orders(region.leaves, inputs, seen=False)
     for name, reader in region.unseen.items():
@@ -69,13 +69,13 @@ def orders_in(region: Region, inputs: Orders) -> Orders:
     return {name: order for name, order in found.items() if name not in region.row_major}
 
 
-def _common(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The order of a result whose operands lie differently."""
+def _order_of_mixed(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The order of a result whose operands have different ones."""
     return next(filter(_is_last, orders), tuple(sorted(orders[0], reverse=True)))
 
 
 def _is_last(order: tuple[int, ...]) -> bool:
-    """True for channels last: of images and volumes, whose axis 1 is the innermost."""
+    """True for channels-last images and volumes: axis 1 is the innermost."""
     rank = len(order)
     return rank > 3 and order == (rank - 1, 0, *range(rank - 2, 0, -1))
 
@@ -83,7 +83,7 @@ def _is_last(order: tuple[int, ...]) -> bool:
 def _orders_of(
     leaf: BoundSymbol, made: TensorProxy, known: Orders, seen: bool
 ) -> Sequence[tuple[int, ...]]:
-    """Of the operands that a result may lie like; the first is the one that eager takes."""
+    """The orders that a result may have, those of its operands; eager torch takes the first."""
     if leaf.sym.id is PrimIDs.STRIDE_ORDER:
         return [tuple(leaf.args[1])]
     if leaf.sym.id is PrimIDs.RESHAPE and not seen:
@@ -94,7 +94,7 @@ def _orders_of(
 def _through_reshape(
     operand: TensorProxy, made: TensorProxy, known: Orders
 ) -> Iterator[tuple[int, ...]]:
-    """The order of what is made of images that are channels last, or is such images."""
+    """The order of the reshaped operand, if it is channels last before or after; else nothing."""
     if operand.name in known:
         before = known[operand.name]
         after = reshaped_order(before, operand._shape, made._shape)
@@ -103,7 +103,7 @@ def _through_reshape(
 
 
 def _models(leaf: BoundSymbol, made: TensorProxy) -> Iterable[Proxy]:
-    """The operands that a result may lie like."""
+    """The operands whose order a result may have."""
     if leaf.sym.id in _OF_OTHER_AXES:
         return []
     if leaf.sym.id in COPIES:
@@ -120,7 +120,7 @@ def _has_axes_of(operand: Proxy, made: TensorProxy, leaf: BoundSymbol) -> bool:
 
 
 def origins(leaves: Sequence[BoundSymbol], inputs: Sequence[Proxy]) -> Mapping[str, Set[str]]:
-    """Each value's name -> the names of the inputs that it may lie like."""
+    """{a value's name: the names of the inputs whose order it may have}"""
     found: dict[str, set[str]] = {one.name: {one.name} for one in inputs}
     for leaf in leaves:
         for made in makes(leaf):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Items of a trace -> the same, with the results of regions that must lie row-major.
 
-    t1 = softmax(x), x a transposed matrix       torch: t1 is row-major; a region: t1 lies as x
-    t2 = Tensor.view(t1, -1)                     of the second, torch refuses the view
+    t1 = softmax(x), x a transposed matrix       torch: t1 is row-major; a region: as x
+    t2 = Tensor.view(t1, -1)                     torch refuses this view of the second
 
-A region's results lie in the order of its inputs, as those of most of torch's functions do. Some of
-torch's are row-major whatever they are given. Two kinds of readers depend on that: a view of other
-sizes, and a reshape of what is written in place, which would write to a copy. What pointwise
-functions make of arguments, and of torch's results, lies as in torch, and stays so: there torch's
-view may be one of another order, and its reshape a copy.
+A region's results have the stride order of its inputs, as most of torch's functions have it. But
+the results of some torch functions are row-major for any input. Two kinds of readers rely on that:
+a view with other sizes, and a reshape of a tensor that is written in place, for a write to a copy
+would be lost. Pointwise results have torch's order already, and keep it: torch's view may rely on
+another order, and its reshape may be a copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thunder_fuser.trace.proxies import VIEWS, makes
 _VIEW = "torch.Tensor.view"
 
 
-# Of pointwise primitives, but row-major in torch; a where is what logsigmoid and others become.
+# Pointwise, but row-major in torch. Thunder makes a where of logsigmoid and others.
 _MAYBE_ROW_MAJOR = {"torch.masked_fill", "torch.where", PrimIDs.WHERE}
 _KEEPING = {row.id for row in ROWS.values() if row.computes} | VIEWS | {
     PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.STRIDE_ORDER,
@@ -35,9 +35,9 @@ _KEEPING = {row.id for row in ROWS.values() if row.computes} | VIEWS | {
 
 
 def written_views(ops: Sequence[Op]) -> set[str]:
-    """What shares memory with what is written in place, if a reshape or a view reads any of it.
+    """The tensors that share memory with one written in place, if a reshape or a view reads any.
 
-    Whether that is a copy depends on the order that all of it lies in.
+    The stride order of these tensors decides whether the reshape copies.
     """
     reshaped = _reshaped(ops)
     if not reshaped:
@@ -78,7 +78,7 @@ def _reshaped(ops: Sequence[Op]) -> list[Op]:
 
 
 def _unlike_torch(ops: Sequence[Op]) -> Set[str]:
-    """Results of regions that may be row-major in torch, though what they are made of is not."""
+    """Results of regions that may be row-major in torch although their operands are not."""
     found = set[str]()
     for op in ops:
         if op.is_fusible and (op.reads_any(found) or not _keeps_order(op)):

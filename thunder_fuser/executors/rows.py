@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the support table: a primitive -> what it is recorded as, and when.
+"""Rows of the support table: a primitive -> the ops that record it, and the operands it takes.
 
-A row's `record` writes the primitive in the fuser's own language; the translator casts its result
-to the type of the trace, so rows need not care for promotion. What moves elements by indices is in
-indexing.py, what is of DTensors in dtensor_prims.py.
+A row's `record` writes the primitive in the fuser's own language. The translator casts the result
+to the type of the trace, so rows need not promote types. Primitives that read or write at indices
+are in indexing.py, those on DTensors in dtensor_prims.py.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MAX_RANK = 8
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A primitive: what it is recorded as, the types it is taken in, what else must hold.
+    """A primitive: how it is recorded, the types that it is taken in, and a check of its arguments.
 
-    is_call: torch runs it, so that it is worth taking only between ops that are fused.
+    is_call: a region runs it by one torch call, so it is taken only between fused ops.
     """
 
     id: PrimIDs | str
@@ -57,20 +57,20 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What messages call it: `add` for PrimIDs.ADD, `cumsum` for "torch.cumsum"."""
+        """Its name in messages: `add` for PrimIDs.ADD, `cumsum` for "torch.cumsum"."""
         own = self.id if isinstance(self.id, str) else self.id.name.lower()
         return own.removeprefix("torch.")
 
     @property
     def computes(self) -> bool:
-        """True if its arguments are operands: the numbers among them are no sizes."""
+        """True for a pointwise primitive: numbers among its arguments are operands, not sizes."""
         return self.name in OPS and OPS[self.name].kind is OpKind.POINTWISE
 
 
 def rows(
     names: str, dtypes: frozenset[DataType], check: Check | None = None, is_call: bool = False
 ) -> Iterator[Row]:
-    """A row for each of these primitives, recorded as the op of its name."""
+    """A row for each of these primitives, recorded as the op with the same name."""
     for name in names.split():
         yield Row(PrimIDs[name.upper()], op(name), dtypes, check, is_call)
 
@@ -90,13 +90,12 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def refuse_numbers(operands: Sequence[Any], tensors: Sequence[TensorProxy]) -> Reject | None:
-    """A Reject if one of the numbers is beyond the type of the integers beside it, or int64.
+    """A Reject if a number does not fit the type of the integer tensors (int64 if there is none).
 
         mul(i64 x, 10**30), where(p, u8 x, 300), floor_divide(u8 x, -2)
 
-    torch raises for a number that the type cannot hold, or takes what is left of it, as the
-    function has it; a primitive of ours would always do the latter, and compute the steps of a
-    composite with other numbers than torch.
+    For such a number some torch functions raise, others wrap it. Our primitives would always wrap
+    it, so the steps of a composite would compute with other numbers than torch.
     """
     kinds = [kind for t in tensors if (kind := data_type(t.dtype)) is not None and kind.is_int]
     kind = promote(*kinds) if kinds else DataType.Int
@@ -104,7 +103,7 @@ def refuse_numbers(operands: Sequence[Any], tensors: Sequence[TensorProxy]) -> R
 
 
 def refuse_number(given: Any, dtype: DataType) -> Reject | None:
-    """A Reject for a whole number that a type of integers cannot hold."""
+    """A Reject for an integer that an integer type cannot hold."""
     number = given.value if is_known_number(given) else given
     if type(number) is not int or not dtype.is_int:
         return None
@@ -114,7 +113,7 @@ def refuse_number(given: Any, dtype: DataType) -> Reject | None:
 
 
 def check_sizes(*sizes: Any) -> Reject | None:
-    """A Reject for sizes that are known at the call alone."""
+    """A Reject for sizes that are known only at the call."""
     known = all(type(size) is int for size in flat(sizes))
     return None if known else Reject("symbolic size")
 
@@ -127,7 +126,7 @@ def check_shape(shape: Sequence[Any]) -> Reject | None:
 
 
 def no_computed(why: str) -> Check:
-    """A check for numbers, after the first argument, that are known at the call alone."""
+    """A check that refuses numbers, after the first argument, that are known only at the call."""
 
     def check(a: Any, *args: Any, **kwargs: Any) -> Reject | None:
         computed = any(isinstance(one, NumberProxy) for one in flat((args, kwargs)))
@@ -137,7 +136,7 @@ def no_computed(why: str) -> Check:
 
 
 def needs_tensor(tensors: Sequence[TensorProxy]) -> Reject | None:
-    """A Reject for what computes with numbers alone."""
+    """A Reject for a primitive that computes only with numbers."""
     return None if tensors else Reject("its result is a number")
 
 
@@ -145,8 +144,8 @@ def needs_tensor(tensors: Sequence[TensorProxy]) -> Reject | None:
 
 
 def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) -> Reject | None:
-    """DefinitionError where Thunder's gradient is wrong: that of a 0-dim tensor, by which a larger
-    one was multiplied, should be summed before it goes on, and is not."""
+    """Raises DefinitionError if Thunder's gradient is wrong: that of a 0-dim tensor that multiplied
+    a larger one must be summed first, and Thunder did not."""
     if len(dims) == a.ndim:
         return check_shape(shape)
     if all(size == 1 for size in a._shape):
@@ -179,7 +178,7 @@ def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
     return Reject(f"clone with {', '.join(asked)}") if asked else None
 
 
-_LOST = 2.0**-150  # and less is 0 in float32
+LOST = 2.0**-150  # this and smaller numbers are 0 in float32
 
 
 def _check_pow(a: Any, b: Any) -> Reject | None:
@@ -187,16 +186,16 @@ def _check_pow(a: Any, b: Any) -> Reject | None:
     exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
     if exact and isinstance(b, (int, float)) and b < 0:
         return Reject("integer to a negative power")  # torch raises, and so it should
-    if type(b) is float and 0 < abs(b) <= _LOST:
+    if type(b) is float and 0 < abs(b) <= LOST:
         return Reject(f"an exponent of {b}, which is 0 in float32")  # 0 ** b is 0, and 0 ** 0 is 1
     return needs_tensor(tensors)
 
 
 def _check_divisor(a: Any, b: Any) -> Reject | None:
-    """None for a division of floats, on a GPU, or by a number other than 0.
+    """A Reject for integers on a CPU, unless they are divided by a known number other than 0.
 
-    On a CPU, torch raises a ZeroDivisionError inside of a RuntimeError for integers, which a kernel
-    cannot. On a GPU torch raises no more than a kernel does.
+    For a division by 0, torch then raises a RuntimeError (ZeroDivisionError), and a kernel cannot.
+    On a GPU torch does not raise either.
     """
     tensors = [one for one in (a, b) if isinstance(one, TensorProxy)]
     on_cpu = all(one.device.devicetype is DeviceType.CPU for one in tensors)
@@ -204,11 +203,11 @@ def _check_divisor(a: Any, b: Any) -> Reject | None:
         return needs_tensor(tensors)
     divisor = b.value if is_known_number(b) else b
     known = isinstance(divisor, (int, float)) and divisor != 0
-    return None if known else Reject("division of integers by what may be 0, where torch raises")
+    return None if known else Reject("division of integers by a value that may be 0: torch raises")
 
 
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
-    """torch raises where there is nothing to choose from."""
+    """Refuses an empty axis, for which torch raises."""
     empty = bool(a.ndim) and any(a._shape[dim] == 0 for dim in dims)
     return Reject("extremum over an empty axis") if empty else None
 
@@ -220,7 +219,7 @@ def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
 
 
 def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
-    """torch sums a 0-dim tensor along its axis 0; it has none."""
+    """Refuses a 0-dim tensor, which has no axis (torch takes axis 0), and sums in bool."""
     if not a.ndim:
         return Reject("cumsum of a 0-dim tensor")
     # torch raises, and so it should.
@@ -232,7 +231,7 @@ def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | No
 
 
 def op(name: str) -> Record:
-    """Recorded as the op of that name, arguments as they are."""
+    """Records the op of this name with the arguments as they are."""
     return lambda fd, *args, **more: getattr(fd.ops, name)(*args, **more)
 
 
@@ -244,12 +243,12 @@ def _bitwise_not(fd: Any, a: Any) -> Any:
 
 def _full(fd: Recorder, shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Any:
     beyond = type(fill_value) is int and not fits(fill_value, DataType.Int)
-    # A literal has 64 bits; to a type of floats it is the nearest float.
+    # A literal has 64 bits; a larger integer becomes the nearest float.
     return fd.ops.full(shape, float(fill_value) if beyond else fill_value, known_type(dtype))
 
 
 def _iota(fd: Recorder, length: int, *, start: Any, step: Any, device: Any, dtype: Any) -> Any:
-    """Counted in a type that holds every value; the cast rounds once, as torch.arange does."""
+    """Counts in a type that holds every value; then a cast rounds once, as torch.arange does."""
     wanted = known_type(dtype)
     wide = wanted.compute if wanted.is_float else DataType.Int
     return fd.ops.cast(fd.ops.iota(length, start, step, wide), wanted)
@@ -286,9 +285,9 @@ _POWERS: dict[float, Callable[[Any, Any], Any]] = {
 
 
 def _power(fd: Any, x: Any, exponent: Any) -> Any:
-    """Of floats by a known number, what torch computes in its place.
+    """A power of floats with a known exponent, computed as torch does, without pow if it can.
 
-    x ** 0.5  ->  sqrt(x)      of -infinity: NaN, where pow gives infinity; of -0.0: -0.0, where 0.0
+    x ** 0.5  ->  sqrt(x)      of -infinity: NaN (pow: infinity); of -0.0: -0.0 (pow: 0.0)
     """
     known = isinstance(exponent, (int, float)) and fd.dtype_of(x).is_float
     found = _POWERS.get(float(exponent)) if known else None
@@ -296,7 +295,7 @@ def _power(fd: Any, x: Any, exponent: Any) -> Any:
 
 
 def _padded(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
-    """prims.pad, with (low, high, dilation) of each axis, as pads and reshapes.
+    """Records prims.pad, with (low, high, dilation) of each axis, as pads and reshapes.
 
     pad([1, 2], 0, [(1, 2, 1)])  ->  [0, 1, 0, 2, 0, 0]
     """
@@ -309,7 +308,7 @@ def _padded(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
 
 
 def _widths(ends: Sequence[tuple[int, int]]) -> list[int]:
-    """From the last axis on, as in torch.nn.functional.pad."""
+    """The widths from the last axis to the first, as torch.nn.functional.pad takes them."""
     return [width for low, high in reversed(ends) for width in (low, high)]
 
 
@@ -340,7 +339,7 @@ PRIMITIVES = (
         ),
     ),
     Row(_P.IOTA, _iota, check=lambda length, **_: check_sizes(length)),
-    # ---- random numbers; executors/random.py makes the last two of the first two
+    # ---- random numbers; executors/random.py replaces the first two by the last two
     Row(_P.UNIFORM, _random("uniform"), check=_check_random),
     Row(_P.RANDN, _random("normal"), check=_check_random),
     Row(_P.UNIFORM_PHILOX, _random("uniform"), check=_check_random),
@@ -374,7 +373,7 @@ PRIMITIVES = (
     *rows("bitwise_left_shift bitwise_right_shift", INTS),
     Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
     Row(_P.POW, _power, ARITHMETIC, _check_pow),
-    # As where(a > 0, a, 0), which Thunder makes of it, it would lose NaN.
+    # Thunder takes it apart into where(a > 0, a, 0), which would lose NaN.
     Row(
         "torch.relu", lambda fd, a, inplace=False: fd.ops.relu(a), NUMBERS,
         check=lambda a, inplace=False: Reject("relu in place") if inplace else None,

@@ -4,11 +4,11 @@
     model.py:12   y = self.norm(x)       mul, sum, rsqrt, ... of the forward and of the backward
 
 Thunder notes the innermost line that it reads while it traces a program. That line may lie inside
-torch (the call of F.linear in nn.Linear) or inside Thunder, so `user_lines_first` makes it note the
-nearest line outside both, or in what torch.compile hands to Thunder, the line that torch noted.
+torch (the call of F.linear in nn.Linear) or inside Thunder. So `user_lines_first` makes it note the
+nearest line outside both; in a graph of torch.compile, the line that torch noted.
 
-Thunder's gradient rules make bound symbols without a line. They inherit the tags of what they are
-rules of, so `tag_line` gives it a tag with its line.
+Thunder's gradient rules make bound symbols without a line. These inherit the tags of the bound
+symbol that is differentiated, so `tag_line` gives that one a tag with its line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOTED: WeakKeyDictionary[torch.fx.GraphModule, dict[str, str]] = WeakKeyDiction
 
 
 def data_of(executor: str) -> CompileData | None:
-    """What Thunder knows of the function that it compiles, if that is jitted with this executor."""
+    """Thunder's data on the function that it compiles, if that is jitted with this executor."""
     data = get_compile_data()
     if data is None or all(one.name != executor for one in data.executors_list):
         return None
@@ -64,7 +64,7 @@ def user_lines_first(executor: str) -> None:
             return of_thunder(self)  # type: ignore[no-any-return]
         say_traced(data)
         place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
-        place = place or place_of_the_call()  # of a function of torch alone (nn.Sequential)
+        place = place or place_of_the_call()  # if all frames are torch's (nn.Sequential)
         if place is None:
             return of_thunder(self)  # type: ignore[no-any-return]
         file, line = place
@@ -74,12 +74,12 @@ def user_lines_first(executor: str) -> None:
 
 
 def say_traced(data: CompileData) -> None:
-    """For the line of progress: Thunder is at work on a function."""
+    """Shows on the progress line that Thunder traces a function."""
     still("tracing", "thunder", data.compile_options.get("fuser_progress"))
 
 
 def _place(frame: Any) -> Place | None:
-    """Where a frame of Thunder's interpreter is, if that is outside torch and Thunder."""
+    """File and line of a frame of Thunder's interpreter, if it is outside torch and Thunder."""
     line = frame.positions and frame.positions.lineno
     file = frame.code.co_filename
     if line is None:
@@ -112,7 +112,7 @@ class _Line:
 
 
 def tag_line(bsym: BoundSymbol) -> None:
-    """What gradient rules make of the bound symbol will have its line."""
+    """Tags the bound symbol with its line, for the results of its gradient rule."""
     own = _own(bsym)
     if own and not any(isinstance(tag, _Line) for tag in bsym.tags):
         bsym.tags.add(_Line(own))
@@ -125,9 +125,9 @@ def line_of(bsym: BoundSymbol) -> str:
 
 
 def lines_of(ops: Sequence[Op]) -> dict[str, str]:
-    """{value: the line it comes from}, of the results of all ops and of their primitives.
+    """{value: the line it comes from}, for the results of all ops and of their primitives.
 
-    What passes added (casts, sums of gradients) has the line of what it reads.
+    An op that a pass added (a cast, a sum of gradients) has the line of its operand.
     """
     lines: dict[str, str] = {}
     for op in ops:
@@ -166,5 +166,5 @@ def _own(bsym: BoundSymbol) -> str:
 
 @lru_cache(maxsize=4096)
 def _text(file: str, line: int) -> str:
-    """Equal lines are one string: a model's layers share theirs."""
+    """file:line. Equal lines are one string, which a model's layers share."""
     return f"{file}:{line}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thunder bound symbol -> None, or the Reject that says why it is not fused.
 
-One row for each Thunder primitive, and for cumsum, which is one to Thunder's torch executor.
+Each Thunder primitive has a row, and so has cumsum, which Thunder's torch executor treats as one.
 Composites (softmax, layer_norm, ...) have no row: one is taken if each of its primitives is.
 """
 
@@ -50,7 +50,7 @@ _NEVER = {
     "convolution": _OF_TORCH,
     "attention_backward": _OF_TORCH,
     "copy_": Reject("an in-place copy, which torch makes"),
-    "update_aliases": Reject("the fence of in-place copies"),
+    "update_aliases": Reject("the fence around in-place copies"),
 }
 _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 
@@ -58,7 +58,7 @@ _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 def support(bsym: BoundSymbol) -> Reject | None:
     """None if the bound symbol can be part of a fusion."""
     if bsym.sym.is_fusion:
-        return Reject("a fusion already")
+        return Reject("it is a fusion already")
     row = row_of(bsym)
     if row is not None:
         return accepts(row, bsym.args, bsym.kwargs) or refuse_placements(bsym, row)
@@ -67,12 +67,12 @@ def support(bsym: BoundSymbol) -> Reject | None:
     claimed = bsym.sym.executor is not None
     why = None if claimed else refuse_composite(bsym)
     why = why or next(filter(None, map(support, bsym.subsymbols)), None)
-    # The reason for a claim lies in what it was made from.
+    # For a claimed op, the reason of a refused part says more than the claim.
     return why or (Reject(f"claimed by the executor {bsym.sym.executor.name}") if claimed else None)
 
 
 def _refuse_alone(bsym: BoundSymbol) -> Reject:
-    """Why torch runs what has no row and no parts."""
+    """Why torch runs a bound symbol without a row and without parts."""
     is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # a product, attention
     known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
     return known or Reject(f"no rule for {bsym.sym.name}")
@@ -84,7 +84,7 @@ def row_of(bsym: BoundSymbol) -> Row | None:
 
 
 def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | None:
-    """What holds for every row, then the row's own check."""
+    """None if a row takes these arguments: the checks for every row, then the row's own."""
     tensors = [arg for arg in flat(args) if isinstance(arg, TensorProxy)]
     return (
         next(filter(None, map(_refuse_value, flat((args, kwargs)))), None)
@@ -96,7 +96,7 @@ def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | N
 
 
 def leaves_of(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
-    """The primitives a supported bound symbol is made of, in order."""
+    """The primitives of a supported bound symbol, in order."""
     if row_of(bsym) is not None:
         yield bsym
         return
@@ -105,14 +105,15 @@ def leaves_of(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def arguments_of(leaf: BoundSymbol) -> tuple[Any, ...]:
-    """What a row records. Thunder reduces axis 0 of a 0-dim tensor, as torch does; it has none."""
+    """The arguments that a row records. Like torch, Thunder reduces axis 0 of a 0-dim tensor, which
+    has no axis: here it reduces none."""
     if leaf.sym.id not in _REDUCTIONS or leaf.args[0].ndim:
         return tuple(leaf.args)
     return (leaf.args[0], ())
 
 
 def device_of(bsym: BoundSymbol) -> Device | None:
-    """Where it computes: the device of its tensors; 0-dim CPU tensors count as numbers."""
+    """The device of its tensors, on which it computes; 0-dim CPU tensors count as numbers."""
     cpu = None
     for proxy in (*makes(bsym), *reads(bsym)):
         if not isinstance(proxy, TensorProxy):
@@ -145,14 +146,14 @@ def _refuse_value(value: Any) -> Reject | None:
 
 
 def _refuse_tensor(tensor: TensorProxy) -> Reject | None:
-    # Subclasses but DTensor's, for which see dtensor.py, hold more than one plain tensor.
+    # Other subclasses hold more than one plain tensor. For DTensors see dtensor.py.
     if type(tensor) not in (TensorProxy, DTensorProxy):
         return Reject(f"tensor {tensor.name} is a {type(tensor).__name__}")
     if tensor.device.devicetype not in _DEVICES:
         return Reject(f"device {tensor.device.device_str()}")
     if tensor.ndim > MAX_RANK:
         return Reject(f"rank {tensor.ndim} of {tensor.name} is over {MAX_RANK}")
-    # `_shape`, for reading `shape` of a symbolic tensor records a bound symbol.
+    # `_shape`, because reading `shape` of a symbolic tensor records a bound symbol.
     if not all(type(size) is int for size in tensor._shape):
         return Reject(f"symbolic size of {tensor.name}")
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the log tells of a trace: its fusions, and why Thunder has traced a function again."""
+"""The log's lines on a trace: its fusions, and why Thunder traced a function again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def note_fusions(bsyms: Iterable[BoundSymbol], lines: Mapping[str, str]) -> None
 
 
 def note_trace(trace: TraceCtx) -> None:
-    """Logs what differs from the last time that Thunder traced the same function."""
+    """Logs the arguments that differ from the last trace of the same function."""
     data = get_compile_data()
     if data is not None and is_logged("recompiles"):
         call = {proxy.name: _facts(proxy) for proxy in trace.args or ()}
@@ -57,7 +57,7 @@ def _input_text(proxy: Proxy) -> str:
 
 
 def _facts(proxy: Proxy) -> dict[str, Any]:
-    """What Thunder checks of an argument before it runs a trace again."""
+    """The facts on an argument that Thunder checks before it runs a trace again."""
     if not isinstance(proxy, TensorProxy):
         return {"value": getattr(proxy, "value", None)}
     return {

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A jitted function -> its traces, its fusions' callables and what the fuser refused.
 
-What explain and the demo ask of Thunder goes through here.
+    thunder.jit(f)                                       itself
+    thunderfx(f)                                         one for each graph that Thunder runs
+    ThunderCompiler(...)                                 the same
+    torch.compile(f, backend=ThunderCompiler(...))       the same
+
+explain and the demo read Thunder's data through this file.
 """
 
 from __future__ import annotations
@@ -19,12 +24,12 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.graphs import Jitted, graphs_of
 from thunder_fuser.executors.regions import Claims, Region
 from thunder_fuser.options import Value
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.trace.proxies import makes
 
+Jitted = Callable[..., Any]
 _LONGEST = 160
 
 
@@ -36,9 +41,9 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
 
 @contextmanager
 def jitted_inside() -> Iterator[list[Jitted]]:
-    """What thunder.jit makes with the fuser inside of the block, in order; kept alive by the list.
+    """The functions jitted with the fuser inside of the block, in order; the list keeps them alive.
 
-    A module that has imported `jit` itself before the block makes what is not seen.
+    Those of a module that imported `jit` itself before the block are missing.
     """
     found: list[Jitted] = []
     jit = thunder.jit
@@ -79,7 +84,7 @@ def fusions_of(jitted: Jitted) -> list[RegionCallable]:
 
 
 def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
-    """Those of regions, also of what a transform has put into a bound symbol of its own."""
+    """The callables of regions, also of regions that a transform put into a bound symbol."""
     for bsym in bsyms:
         found = callable_of(bsym)
         if found is None:
@@ -89,7 +94,7 @@ def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
 
 
 def claims_of(jitted: Jitted) -> Claims:
-    """What the fuser took and refused in the traces that ran last."""
+    """The ops that the fuser took and refused in the traces that ran last."""
     claims = fuser.claims_of(_first_trace(jitted))
     if claims is None:
         raise InputError(
@@ -100,19 +105,19 @@ def claims_of(jitted: Jitted) -> Claims:
 
 
 def recomputation_in(jitted: Jitted) -> Recomputation | None:
-    """What the function saves for its backward; None if it has none."""
+    """What the function saves for its backward; None if it has no backward."""
     return fuser.recomputation_of(_first_trace(jitted))
 
 
 def _first_trace(jitted: Jitted) -> TraceCtx:
-    """That of the compilation that ran last, by which the fuser keeps what it did."""
+    """The first trace of the compilation that ran last: the fuser's key for its results."""
     (graph,) = graphs_of(jitted)  # a function that was not called, or not jitted, raises here
     first: TraceCtx = thunder.compile_stats(graph).last_traces[0]
     return first
 
 
 def recomputation_of(jitted: Jitted) -> Recomputation:
-    """The same; InputError if it has none."""
+    """As `recomputation_in`, but raises InputError if there is no backward."""
     found = recomputation_in(jitted)
     if found is None:
         raise no_backward()
@@ -154,5 +159,62 @@ def trace_text(jitted: Jitted) -> str:
 
 
 def _short(line: str) -> str:
-    """What is returned is followed by all that is saved for the backward, which is long."""
+    """A line, cut if it is long, as the return with all values saved for the backward is."""
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
+
+
+# ------------------------------------------------- a user's function -> the results of thunder.jit
+
+def graphs_of(jitted: Any) -> list[Jitted]:
+    """The results of thunder.jit that were called, in the order in which they were compiled.
+
+    Raises InputError for a function that is none of the above, or was not called.
+    """
+    backend = None
+    found = [jitted]
+    if thunder.compile_stats(jitted) is None:
+        backend = _backend_of(jitted)
+        found = [one for info in backend.subgraph_infos for one in info.thunder_compiled_fns]
+    called = [one for one in found if thunder.compile_stats(one).last_traces]
+    if not called:
+        raise InputError(
+            "explain", expected="a function that was called", got="one that was not",
+            do="call it once with its arguments",
+        )  # fmt: skip
+    return called
+
+
+def name_of(jitted: Any) -> str:
+    """The name of a function, or the class name of a module."""
+    owner = "_model" if thunder.compile_stats(jitted) is not None else "_func"
+    for name in (owner, "_orig_mod"):
+        inner = getattr(jitted, name, None)
+        if inner is not None:  # a compiled module may have no truth value
+            return name_of(inner)
+    return str(getattr(jitted, "__name__", type(jitted).__name__))
+
+
+def _backend_of(jitted: Any) -> Any:
+    """The ThunderCompiler behind a function. It is known by its attributes, since importing its
+    class takes seconds."""
+    found = getattr(jitted, "_backend", jitted)
+    if context := _dynamo_context(jitted):
+        found = context.callback
+        while hasattr(found, "_torchdynamo_orig_backend"):
+            found = found._torchdynamo_orig_backend
+        found = getattr(found, "compiler_fn", found)
+    if not hasattr(found, "subgraph_infos"):
+        raise InputError(
+            "explain", expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or a"
+            " function that torch.compile compiles with one", got=repr(jitted)[:80],
+        )  # fmt: skip
+    return found
+
+
+def _dynamo_context(jitted: Any) -> Any:
+    """The context that torch.compile made for a module or function; None if it made none."""
+    code = getattr(jitted, "__code__", None)
+    if not hasattr(jitted, "_torchdynamo_orig_callable") or code is None:
+        return getattr(jitted, "dynamo_ctx", None)
+    cells = dict(zip(code.co_freevars, jitted.__closure__ or (), strict=True))
+    return cells["self"].cell_contents if "self" in cells else None

@@ -3,13 +3,13 @@
 
     t2 = prims.mul(t0, 2.0)   # t2: "cpu bf16[4, 8]"
 ->  T1 = fd.ops.mul(T0, 2.0)                 (computes in, and stays in, Float)
-    T2 = fd.ops.cast(T1, DataType.BFloat16)  (what the trace says t2 is)
+    T2 = fd.ops.cast(T1, DataType.BFloat16)  (the trace's type of t2)
 
 Pure: the same primitives and layouts give the same Definition.
 
-Note [Types of the trace]: Thunder takes bool + 1 for int8 and sum(bool) for bool where torch makes
-int64, and so do its torch ops, whose results regions read. So an input has the type that comes at
-the call, and a value that Thunder calls int8 or bool only for that reason is Int.
+Note [Types of the trace]: the trace calls bool + 1 int8, and sum(bool) bool. Torch makes int64 of
+both, and so do Thunder's torch ops, whose results regions read. So an input has the type of the
+tensor that comes at the call, and a value that is int8 or bool only by Thunder's rule is Int.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a trace does not know of a tensor: which axes are 1, how it lies in memory, its type.
+    """The facts on a tensor that a trace lacks: which axes are 1, its strides, its real type.
 
     >>> layout_of(torch.empty(1, 3, 5).transpose(1, 2)).stride_order
     (2, 0, 1)
@@ -74,7 +74,7 @@ def layout_of(tensor: torch.Tensor) -> Layout:
 
 
 def whole_layout(proxy: TensorProxy) -> Layout:
-    """The layout of a whole tensor of known sizes, in no particular memory."""
+    """The layout of a whole (not local) tensor of known sizes, without any contiguity."""
     shape = tuple(int(size) for size in proxy.shape)
     rank = len(shape)
     contiguity = tuple(None if size == 1 else False for size in shape)
@@ -110,7 +110,7 @@ def record_region(
 
 
 def orders_of_results(region: Region, layouts: Sequence[Layout | None]) -> Orders:
-    """The stride orders in which results of a region lie; without one: contiguous."""
+    """The stride orders of a region's results; others are contiguous."""
     return orders_in(region, _orders(region.inputs, layouts))
 
 
@@ -120,7 +120,7 @@ def types_of_results(
     results: Sequence[Proxy],
     types: Mapping[str, DataType | None],
 ) -> tuple[DataType, ...]:
-    """Those that a region would make; `types` are those of inputs, if not the trace's."""
+    """The types of the results in a region. types: of inputs that do not have the trace's type."""
     layouts = []
     for proxy in inputs:
         layout = whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
@@ -131,7 +131,7 @@ def types_of_results(
 
 
 def _orders(inputs: Sequence[Proxy], layouts: Sequence[Layout | None]) -> Orders:
-    """The stride orders of the inputs that have memory for each element."""
+    """The stride orders of the tensors among the inputs that are not expanded."""
     given = zip(inputs, layouts, strict=True)
     return {proxy.name: one.stride_order for proxy, one in given if one and not one.is_expanded}
 
@@ -140,8 +140,8 @@ class TypedRecorder(Recorder):
     """A Recorder that knows the type of each value, so that only needed casts are recorded."""
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
-        """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around, and
-        rounds those that it compares with 16-bit floats, or chooses in place of one.
+        """Appends one op. Numbers wrap to the integer type of the tensors, as in torch. Those
+        compared with 16-bit floats, or chosen in place of one, are rounded to their type.
         """
         row = OPS[op]
         if row.kind is OpKind.POINTWISE and row.rule is not DtypeRule.ATTRIBUTE:
@@ -191,7 +191,7 @@ def _recorded(
     donated: Container[str] = (),
     on_gpu: bool = False,
 ) -> tuple[TypedRecorder, dict[str, Any]]:
-    """The primitives as calls, and {name of a proxy: its value}."""
+    """(the recorder with the primitives' ops, {name of a proxy: its value})"""
     fd, env = TypedRecorder(), {}
     for proxy, layout in zip(inputs, layouts, strict=True):
         is_cpu = on_gpu and not _is_on_gpu(proxy)
@@ -217,7 +217,7 @@ def _define_input(
 
 
 def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
-    """One primitive, its results in the types of the trace."""
+    """Records one primitive, with its results in the types of the trace."""
     args = _resolve(arguments_of(bsym), env)
     kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
     if Accuracy.APPROXIMATE in bsym.tags:
@@ -232,9 +232,9 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
 
 
 def _stays_wide(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol, made: DataType) -> bool:
-    """True for what is int64 to torch, and not to Thunder; see Note [Types of the trace].
+    """True for a value that is int64 in torch but not in Thunder; see Note [Types of the trace].
 
-    That is a cast, or what reads int64; a sum of int8 is no reason, it wraps.
+    That is the result of a cast, or of an op that reads int64. A sum of int8 wraps, also in torch.
     """
     if made is not DataType.Int or bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
         return made is DataType.Int
@@ -243,7 +243,7 @@ def _stays_wide(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol, made:
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:
-    """Arguments with values of the definition in place of proxies."""
+    """The arguments, with values of the definition in place of proxies."""
     if isinstance(value, (tuple, list)):
         return type(value)(_resolve(item, env) for item in value)
     if is_known_number(value):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thunder's dtypes <-> the fuser's, the sets of them that rows of the support table take."""
+"""Thunder's dtypes <-> the fuser's; and the sets of dtypes in rows of the support table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
 def data_type(dtype: Any) -> DataType | None:
     """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type.
 
-    Weak int8 is what Thunder casts bool to before it adds a number, and torch int64.
+    Weak int8 becomes Int: Thunder casts a bool to it before it adds a number, torch to int64.
     """
     if dtype == dtypes.int8_:
         return DataType.Int
@@ -38,7 +38,7 @@ def data_type(dtype: Any) -> DataType | None:
 
 
 def known_type(dtype: Any) -> DataType:
-    """data_type of a dtype that the table has let through."""
+    """data_type of a dtype that the support table has accepted."""
     found = data_type(dtype)
     if found is None:
         raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
@@ -46,6 +46,6 @@ def known_type(dtype: Any) -> DataType:
 
 
 def is_known_number(value: Any) -> bool:
-    """True for a number the trace was compiled for: a literal of the definition, not an input."""
+    """True for a number that the trace guards: a literal of the definition, not an input."""
     static = isinstance(value, NumberProxy) and value.is_static_constrained()
     return static and value.value is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A claimed trace -> the results whose strides the user never sees, which may lie as is fastest.
+"""A claimed trace -> the results whose strides the user never sees, so that any order will do.
 
     a = fusion0(x); b = linear(a, w); c, d = fusion1(b); e = sort(d); return c, e
-->  seen: c, e, and d, whose strides sort may pass on, and b; not a, for a product is contiguous
+->  seen: c and e; d, for sort may pass on its strides; b; not a, for a product is contiguous
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from thunder_fuser.executors.regions import Item, Region, read_by
 from thunder_fuser.executors.result_orders import ATTENTION, PRODUCT, origins
 from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
-IN_ORDER = "image_in_order_of_"  # how the names of copies begin that lie as in eager torch
+IN_ORDER = "image_in_order_of_"  # the prefix of names of copies in eager's stride order
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
 
 def seen_results(
     items: Sequence[Item], also: Set[str], hidden: Set[str] = frozenset()
 ) -> set[str]:
-    """The names of results of the trace, and of what those get their strides from.
+    """The names of the trace's results, and of the values that these may get their strides from.
 
-    also: names of others that matter, as of what is written in place through a reshape. hidden: of
-    results that the user gets copies of.
+    also: names of other values whose strides matter, such as those written in place through a
+    reshape. hidden: names of results that the user gets as copies.
     """
     returned = {
         proxy.name
@@ -52,7 +52,7 @@ def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
             found = origins(item.leaves, item.inputs)
             seen.update(*(found[out.name] for out in item.outputs if out.name in seen))
         elif are_last and is_convolution(item) and makes_weights(item):
-            continue  # its results lie as the weights
+            continue  # its results have the order of the weights
         elif _passes_on(item, seen):
             operands = laid_by(item) if is_convolution(item) else read_by(item)
             seen.update(proxy.name for proxy in operands)
@@ -60,9 +60,9 @@ def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
 
 
 def with_unseen(items: Sequence[Item], seen: Set[str]) -> list[Item]:
-    """The items, each region with its results whose strides the user never sees, and their reader.
+    """The items; each region notes its results whose strides the user never sees, with a reader.
 
-    The reader is the one that wants an order: a product, else attention, else nothing.
+    The reader is the one that prefers an order: a product, else attention, else none.
     """
     calls = [item for item in items if isinstance(item, BoundSymbol)]
     readers = {
@@ -80,12 +80,12 @@ def _told(region: Region, seen: Set[str], readers: Mapping[str, str]) -> Region:
 
 
 def _is_attention(item: BoundSymbol) -> bool:
-    """True for torch's attention of a query, a key and a value, by whichever of its kernels."""
+    """True for torch's attention of a query, a key and a value, by any of its kernels."""
     return "attention" in item.sym.name and "backward" not in item.sym.name
 
 
 def _passes_on(item: BoundSymbol, seen: Set[str]) -> bool:
-    """True for an op of torch that makes a seen result, whose strides its operands may decide."""
+    """True for a torch op with a seen result whose strides may depend on those of its operands."""
     if not any(made.name in seen for made in makes(item)):
         return False
     if is_product(item) or item.sym.name.startswith(IN_ORDER):

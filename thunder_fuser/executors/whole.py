@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A composite that Thunder takes apart into less than torch computes -> a Reject.
+"""A composite whose parts in Thunder compute other values than torch -> a Reject: torch runs it.
 
-    logsumexp(i8 x, 0)         into a subtraction of int8, which wraps
-    clamp(f32 x, max=nan)      into a comparison with NaN; to torch, a bound of NaN alone is none
-    add(i32 x, u8 y, alpha=2)  into a product of uint8, which wraps before it is an int32
+    logsumexp(i8 x, 0)         becomes a subtraction of int8, which wraps
+    clamp(f32 x, max=nan)      becomes a comparison with NaN; torch ignores a single bound of NaN
+    add(i32 x, u8 y, alpha=2)  becomes a product of uint8, which wraps before it is an int32
 
-torch has it whole. What differs in its type alone needs no rule here, see mistyped.py.
+Composites that differ only in the type of the result need no rule here, see mistyped.py.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.rows import flat, refuse_number
+from thunder_fuser.executors.rows import LOST, flat, refuse_number
 from thunder_fuser.executors.types import EXACT, FLOATS, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.trace.op import Reject
 
-_LOST = 2.0**-150  # rounds to 0 in float32, as what is smaller does
 _SHORT = frozenset({DataType.Half, DataType.BFloat16})
 
 
 def refuse_composite(bsym: BoundSymbol) -> Reject | None:
-    """A Reject for what torch must have whole; None for what may be taken apart."""
+    """A Reject for a composite that torch must run whole; None for one that may be taken apart."""
     name = str(bsym.sym.id).removeprefix("torch.")
     for names, why, holds in _TABLE:
         if name in names and holds(bsym):
@@ -54,13 +53,13 @@ def _of_integers(bsym: BoundSymbol) -> bool:
     return bool(_types(bsym) & EXACT)
 
 
-def _asked(bsym: BoundSymbol) -> DataType | None:
-    """The type that it is told to compute in."""
+def _asked_type(bsym: BoundSymbol) -> DataType | None:
+    """The type of the argument `dtype`, if given."""
     dtype = bsym.kwargs.get("dtype")
     return None if dtype is None else data_type(dtype)
 
 
-def _scaled(bsym: BoundSymbol) -> bool:
+def _is_scaled(bsym: BoundSymbol) -> bool:
     alpha = bsym.kwargs.get("alpha", 1)
     return (isinstance(alpha, TensorProxy) or alpha != 1) and _of_integers(bsym)
 
@@ -69,16 +68,16 @@ def _bounds(bsym: BoundSymbol) -> list[float]:
     return [one for one in _numbers(bsym) if isinstance(one, float)]
 
 
-def _differ(bsym: BoundSymbol) -> bool:
+def _shapes_or_types_differ(bsym: BoundSymbol) -> bool:
     return len({tuple(one._shape) for one in _tensors(bsym)}) > 1 or len(_types(bsym)) > 1
 
 
-def _by_lost(bsym: BoundSymbol) -> bool:
+def _divisor_is_lost(bsym: BoundSymbol) -> bool:
     divisor = _numbers(bsym)[1]
-    return isinstance(divisor, float) and divisor != 0 and abs(divisor) <= _LOST
+    return isinstance(divisor, float) and divisor != 0 and abs(divisor) <= LOST
 
 
-def _by_rounded(bsym: BoundSymbol) -> bool:
+def _has_number_that_rounds(bsym: BoundSymbol) -> bool:
     short = [one for one in _tensors(bsym) if data_type(one.dtype) in _SHORT]
     return any(_rounds(one, short[0]) for one in _numbers(bsym) if short)
 
@@ -101,39 +100,39 @@ _ACTIVATIONS = (
     ),
 )  # fmt: skip
 
-# The functions, why torch must have them whole, and when. The comments say what Thunder makes of
-# such a call.
+# (the functions, why torch must run them whole, when). The comments say what Thunder makes of such
+# a call.
 _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
-    # of integers: its argument, of which torch makes a copy
+    # for integers, the argument itself; torch makes a copy
     (("abs", "ceil", "floor", "round", "trunc"), "a copy, which torch makes",
      lambda bsym: bsym.subsymbols[-1].sym.id is PrimIDs.SHALLOW_COPY),
     # a gather
     (("diagonal",), "a view, which torch makes without a kernel", lambda bsym: True),
     (("logsumexp", "log_softmax", "softmax"), "of integers", _of_integers),
-    # floats, where torch keeps integers or refuses them
-    (_ACTIVATIONS, "of other than floats",
+    # a result of floats; torch keeps integers or refuses them
+    (_ACTIVATIONS, "of a type other than floats",
      lambda bsym: data_type(bsym.args[0].dtype) not in FLOATS),
-    # what takes bool, or makes int64 of it
+    # an op that takes bool, or turns it into int64
     (("pow", "sub"), "of bool",
      lambda bsym: DataType.Bool in _types(bsym)
      or any(isinstance(one, bool) for one in _numbers(bsym))),
-    # a product in the type of the second operand, which torch brings to the common one
-    (("add", "sub"), "alpha beside integers", _scaled),
-    # a sum that is cast to the type, for which torch must raise if it has no fractions
-    (("mean",), "in a type of integers", lambda bsym: _asked(bsym) in EXACT),
-    # a cast to the short type, in which large integers are infinite, and a sum of that
-    (("mean", "sum"), "of integers in 16-bit floats",
-     lambda bsym: _asked(bsym) in _SHORT and _of_integers(bsym)),
-    # comparisons with NaN, or of integers with floats; a bound of NaN alone is none
+    # a product in the second operand's type; torch casts that operand to the common type first
+    (("add", "sub"), "integers with alpha", _is_scaled),
+    # a sum that is cast to the type; torch raises for a type without fractions
+    (("mean",), "the result has an integer type", lambda bsym: _asked_type(bsym) in EXACT),
+    # a sum after a cast to the short type, in which large integers are infinite
+    (("mean", "sum"), "of integers, in a 16-bit float type",
+     lambda bsym: _asked_type(bsym) in _SHORT and _of_integers(bsym)),
+    # comparisons with NaN, or of integers with floats; torch ignores a single bound of NaN
     (("clamp",), "a bound of NaN", lambda bsym: any(map(math.isnan, _bounds(bsym)))),
-    (("clamp",), "integers between floats",
+    (("clamp",), "integers with float bounds",
      lambda bsym: bool(_bounds(bsym)) and _of_integers(bsym)),
-    # the primitive, which has the shape of the first; torch refuses several types
-    (("lerp",), "tensors of several shapes or types", _differ),
-    # a comparison with 0 of the number as Python has it; to torch, 1e-50 is 0 in float32
-    (("floor_divide",), "a divisor that float32 does not hold", _by_lost),
-    # a remainder in float32, by a number that torch has rounded to 16 bits
-    (("fmod", "remainder"), "a number that a 16-bit float does not hold", _by_rounded),
-    # exp of a large logarithm, where a float loses a digit
-    (("polygamma",), "exp of a logarithm", lambda bsym: bsym.args[0] != 0),
+    # the primitive, whose result has the shape of the first; torch refuses several types
+    (("lerp",), "tensors of several shapes or types", _shapes_or_types_differ),
+    # a comparison of Python's number with 0; in torch, 1e-50 is 0 in float32
+    (("floor_divide",), "a divisor that is 0 in float32", _divisor_is_lost),
+    # a remainder in float32, by a number that torch rounds to 16 bits
+    (("fmod", "remainder"), "a number that 16-bit floats round", _has_number_that_rounds),
+    # exp of a large logarithm, in which a float loses a digit
+    (("polygamma",), "Thunder computes it as exp of a logarithm", lambda bsym: bsym.args[0] != 0),
 )  # fmt: skip

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Region -> a function of torch ops with the same arguments and results.
 
-It is what runs where a region cannot be compiled. One of views alone needs no kernel: its function
-is made with as little as torch can do.
+It runs if a region cannot be compiled. A region of views alone needs no kernel: its function calls
+torch as little as possible.
 
     t1 = prims.transpose(x, (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
 ->  def views(a0):
@@ -10,8 +10,8 @@ is made with as little as torch can do.
         v2 = v1.reshape((2, 3, 4))
         return [v2]
 
-The results share their memory with the arguments wherever those of torch do, so what is written
-through one is seen through the other.
+The results share memory with the arguments wherever torch's results do, so that writes through one
+are seen through the other.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ def _with_torch_impl(leaf: BoundSymbol) -> BoundSymbol:
 
 
 class _NeedsCopyError(Exception):
-    """A change of layout that a view cannot make."""
+    """A view cannot make this change of layout."""
 
 
 def view_function(region: Region) -> Views:
-    """What torch would do, in one function; a reshape copies where it must."""
+    """The calls of torch as one function; a reshape copies if it must."""
     return _function(region, "reshape")
 
 
 def views_for(region: Region, args: Sequence[torch.Tensor]) -> Views | None:
-    """The function for arguments with such strides; None if one of the results must be a copy."""
+    """The function for arguments with such strides; None if a result must be a copy."""
     views = _function(region, "view")
     try:
         views(*args)
-    except (_NeedsCopyError, RuntimeError):  # a RuntimeError is torch's word on a view
+    except (_NeedsCopyError, RuntimeError):  # torch raises RuntimeError for an impossible view
         return None
     return views
 
@@ -103,7 +103,7 @@ def _function(region: Region, reshape: str) -> Views:
 
 @lru_cache(maxsize=256)
 def _code(text: str) -> CodeType:
-    """That of the function; equal layers have equal views."""
+    """The code of the function. It is cached, since equal layers have equal views."""
     scope: dict[str, Any] = {}
     exec(compile(text, "<views>", "exec"), scope)
     return scope["views"].__code__  # type: ignore[no-any-return]
@@ -158,7 +158,7 @@ def _broadcast(shape: Sequence[int], wanted: Sequence[int], dims: Sequence[int])
 
 
 def _stride_order(a: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The tensor itself if it is dense in this order of strides."""
+    """The tensor itself if it is dense in this stride order; else _NeedsCopyError."""
     dense = contiguous_strides(a.shape, order)
     if any(n > 1 and st != d for n, st, d in zip(a.shape, a.stride(), dense, strict=True)):
         raise _NeedsCopyError

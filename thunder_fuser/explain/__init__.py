@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jitted function -> what became of it: fusions, kernels, memory, times, and reasons.
+"""A jitted function -> reports on it: fusions, kernels, memory, times, and reasons.
 
     from thunder_fuser.explain import report
     print(report(jitted))
 
 Each function here takes a result of thunder.jit or of thunder.dynamo.thunderfx, a ThunderCompiler,
-or a function that torch.compile compiles with one; and returns a frozen object that prints as
-tables, shows itself in a notebook and becomes plain data by `to_dict()`.
+or a function that torch.compile compiles with one. It returns a frozen object that prints as
+tables, shows itself in a notebook, and becomes plain data by `to_dict()`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thunder_fuser.explain.memory import timeline
-    from thunder_fuser.explain.pictures import plot
+    from thunder_fuser.explain.memory import plot, timeline
     from thunder_fuser.explain.profiles import profile
     from thunder_fuser.explain.programs import dump, kernels
     from thunder_fuser.explain.reports import report, why
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["dump", "kernels", "plot", "profile", "report", "saved", "timeline", "why"]
 
-# Imported when they are asked for: the command line needs none of them.
+# Imported at their first use: the command line needs none of them.
 _MODULES = {
     "dump": "programs",
     "kernels": "programs",
-    "plot": "pictures",
+    "plot": "memory",
     "profile": "profiles",
     "report": "reports",
     "saved": "saved_values",

@@ -24,7 +24,7 @@ Results = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """One output or gradient: RMS error of the fused and of the eager one, and the floor."""
+    """One output or gradient: the RMS errors of the fused and the eager one, and the floor."""
 
     name: str
     fused: float
@@ -44,7 +44,7 @@ class Accuracy:
 def accuracy(
     module: nn.Module, jitted: Callable[..., Any], samples: Sequence[Sample]
 ) -> list[Accuracy]:
-    """The errors over all samples together. More samples steady the figures of small tensors."""
+    """The errors over all samples together. More samples make those of small tensors steadier."""
     double = copy.deepcopy(module).double()
     exact = [results(double, double, x.double(), gradient.double()) for x, gradient in samples]
     eager = [results(module, module, *sample) for sample in samples]
@@ -65,7 +65,7 @@ def results(
 
 
 def _of(name: str, *runs: Sequence[Results]) -> Accuracy:
-    """Of one result in the runs of the exact, the eager and the fused module."""
+    """The errors of one result, from the runs of the exact, the eager and the fused module."""
     dtype = runs[1][0][name].dtype
     exact, eager, fused = (torch.stack([one[name].double() for one in run]) for run in runs)
     floor = FLOOR_ULPS * _ulp(_rms(exact), dtype)
@@ -77,7 +77,7 @@ def _rms(values: torch.Tensor) -> float:
 
 
 def _ulp(size: float, dtype: torch.dtype) -> float:
-    """The distance to the next number of the dtype above a size.
+    """The distance from a size to the next larger number of the dtype.
 
     >>> _ulp(1.5, torch.bfloat16)
     0.0078125

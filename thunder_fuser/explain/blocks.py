@@ -2,7 +2,7 @@
 """Sizes -> two transformer blocks and a seeded input: what the demo, tests and benchmarks run.
 
 A GPT-2-style block (layer norm, fused qkv, GELU) and a Llama-style one (RMS norm, rotary position
-embedding, SwiGLU). Between their matmuls lie the op patterns a fuser is for. Dropout is off.
+embedding, SwiGLU). Between their matmuls lie the ops that a fuser should fuse. Dropout is off.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def make_block(
     block = BLOCKS[name](sizes)
     with torch.no_grad():
         for parameter in block.parameters():
-            if parameter.dim() == 1:  # else a wrong weight or bias of a norm would not be seen
+            if parameter.dim() == 1:  # with ones and zeros, a wrong weight or bias would not show
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return block.to(device=device, dtype=dtype)
 

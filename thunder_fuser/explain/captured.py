@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function jitted with the option cuda_graphs -> what its graphs hold, and what is in none."""
+"""A function jitted with the option cuda_graphs -> the calls in its graphs, and those in none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 from thunder_fuser.executors.capture import Piece
 from thunder_fuser.executors.cuda_graphs import cuda_graphs_of, on_host, pieces_in
-from thunder_fuser.executors.graphs import graphs_of
-from thunder_fuser.executors.traces import final_traces
+from thunder_fuser.executors.traces import final_traces, graphs_of
 
 REPLAYED = "replayed"
 NOT_CAPTURED = "not captured yet"
@@ -22,10 +21,10 @@ GRAPH_HEAD = ("CUDA graph", "pass", "state", "calls", "graphs", "replays", "why"
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """What became of calls of a final trace.
+    """The state of several calls of a final trace.
 
-    state: replayed, not captured yet, failed, in no graph. calls: how many they are. graphs: how
-    many were captured. reason: of the state, empty if they are replayed.
+    state: replayed, not captured yet, failed, in no graph. calls: their number. graphs: how many
+    were captured. reason: why the state is so; empty if they are replayed.
     """
 
     name: str
@@ -45,7 +44,7 @@ class GraphReport:
 def captured_in(jitted: Any) -> tuple[GraphReport, ...]:
     """The pieces of the traces that ran last, and the calls between them; none without the option.
 
-    Raises InputError for what is not jitted with the fuser, or was not called.
+    Raises InputError for a function that is not jitted with the fuser, or was not called.
     """
     return tuple(row for graph in graphs_of(jitted) for row in _of_graph(graph))
 

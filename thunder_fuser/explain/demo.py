@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: two transformer blocks through the fuser, forward and backward -> what became of them.
+"""The demo: two transformer blocks through the fuser, forward and backward -> a printed report.
 
-For each block and dtype: the forward trace, a table of fusions beside torch's ops one by one, what
-was not fused and why, the cache's counts, and errors against float64 beside eager's.
+For each block and dtype: the forward trace, a table of fusions with their times and those of
+torch's ops, the ops that were not fused and why, the cache's counts, and the errors of the fused
+and the eager block against float64.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SAMPLES = 4
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What to run. device is cpu or cuda; emulate runs the CUDA text on the CPU."""
+    """What to run. device: cpu or cuda; emulate: run the CUDA text on the CPU."""
 
     device: torch.device
     dtypes: tuple[str, ...] = tuple(DTYPES)
@@ -61,7 +62,7 @@ def demo(given: Demo) -> bool:
 
 
 def _compiled(before: Binaries) -> str:
-    """What was compiled since, what was there already, and how long that took."""
+    """The kernels compiled since, those found in the store, and the time that both took."""
     compiled, found, seconds = (now - then for now, then in zip(binaries(), before, strict=True))
     return f"Kernels: {compiled} compiled, {found} found in the store, {seconds:.2f} s in all\n"
 
@@ -87,7 +88,7 @@ def _one(given: Demo, name: str, dtype: str) -> bool:
 
 def _print_fusions(given: Demo, jitted: Jitted) -> None:
     print(f"Forward trace\n\n{trace_text(jitted)}\n")
-    # The emulator's times would say nothing about a GPU.
+    # The emulator's times say nothing about a GPU.
     times = None if given.emulate else times_of(jitted, given.device)
     print(f"Fusions\n\n{fusion_table(report(jitted).fusions, times)}\n")
     print(f"Left to torch\n\n{why(jitted)}\n")
@@ -121,7 +122,7 @@ def _times(one: RegionCallable, program: Compiled, device: torch.device) -> tupl
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """The least of many short rounds: on a busy machine most of them meet another process."""
+    """The least of many short rounds: on a busy machine, other processes slow most of them down."""
     timer = benchmark.Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return float(min(timer.blocked_autorange(min_run_time=0.05).times))
 

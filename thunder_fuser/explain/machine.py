@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine and its store of compiled kernels -> what the commands env and cache print."""
+"""This machine and its store of compiled kernels -> the texts of the commands env and cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def environment() -> tuple[str, bool]:
-    """What to put into a report of a problem, and whether every option has a value it takes."""
+    """(the text to put into a bug report, whether every option has a valid value)"""
     rows = [
         ("thunder_fuser", __version__),
         ("python", platform.python_version()),
@@ -62,7 +62,7 @@ def _calls() -> str:
 
 
 def package_version(package: str) -> str:
-    """Its version, or that it is not there."""
+    """The package's version, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -70,7 +70,7 @@ def package_version(package: str) -> str:
 
 
 def _found(version_text: Callable[[], str]) -> str:
-    """What is found of a tool, or why there is none."""
+    """The version text of a tool, or why there is none."""
     try:
         return version_text()
     except FuserError as error:
@@ -84,7 +84,7 @@ def _device() -> str:
 
 
 def _store() -> Store:
-    """The store in use; OptionError if it is off."""
+    """The store in use; OptionError if the option cache is off."""
     store = current_store()
     if store is None:
         raise OptionError("option cache", expected="rw or ro", got="off")
@@ -92,7 +92,7 @@ def _store() -> Store:
 
 
 def info() -> str:
-    """Where it is, how it is used and what it holds."""
+    """The text of `cache info`: where the store is, how it is used and what it holds."""
     store = _store()
     held = store.found()
     kinds = Counter(_kind(one) for one in store.entries())
@@ -118,7 +118,7 @@ def _kind(stored: Stored) -> str:
 
 
 def listing(pattern: str = "") -> str:
-    """A line for each entry whose fields hold the pattern, the least recently used first."""
+    """A line for each entry whose fields contain the pattern, the least recently used first."""
     rows = []
     for one in _store().entries():
         fields = dict(one.entry.fields) if one.entry else {}
@@ -138,7 +138,7 @@ def _age(used: float) -> str:
 
 
 def verify(*, remove: bool) -> tuple[str, bool]:
-    """Reads every entry: what is damaged, and whether nothing is."""
+    """Reads every entry -> (a text that names the damaged ones, whether there is none)."""
     store = _store()
     bad, good = [], 0
     for one in store.entries():
@@ -147,14 +147,14 @@ def verify(*, remove: bool) -> tuple[str, bool]:
             bad.append((one.key[:_SHOWN_KEY], one.problem))
             if remove:
                 store.remove(one)
-    told = [f"{good} entries are as they were written"]
+    told = [f"{good} entries are intact"]
     if bad:
         told += [table(("removed" if remove else "damaged", "why"), bad)]
     return "\n".join(told), not bad
 
 
 def prune(megabytes: int) -> str:
-    """Evicts the least recently used entries beyond a size."""
+    """Evicts the least recently used entries until the store has at most this size."""
     return _removed(_store().prune(megabytes << 20) if _store().root.exists() else (0, 0))
 
 
@@ -185,11 +185,11 @@ def _left_out(count: int, libraries: bool) -> str:
 
 
 def explain(key: str = "") -> str:
-    """The entry a key begins with, or the newest: which of its fields no other entry shares."""
+    """The entry whose key begins with this text, or the newest; and how the nearest one differs."""
     entries = list(_store().entries())
     found = [(one, one.entry) for one in entries if one.entry and one.key.startswith(key)]
     if not found:
-        raise InputError("cache explain", expected="what a key begins with", got=repr(key))
+        raise InputError("cache explain", expected="the beginning of a key", got=repr(key))
     one, entry = max(found, key=lambda pair: pair[0].file.used)
     fields = table(("field", "value"), list(entry.fields.items()))
     near = nearest(entry.fields, entry.text, [other for other in entries if other.key != one.key])

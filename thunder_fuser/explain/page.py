@@ -3,9 +3,9 @@
 
     write_page([report(jitted).to_dict()], "report.html")
 
-page.html, page.css and page.js lie beside this file. Everything a user named is escaped; should
-something slip through, the page's content security policy lets no script run but page.js. A text
-that several regions have is in the page once.
+page.html, page.css and page.js lie beside this file. All names from the user's program are escaped.
+Should one slip through, the page's content security policy runs no script but page.js. A text that
+several regions share is in the page once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from thunder_fuser.errors import ReportError
 from thunder_fuser.executors.traces import counted
-from thunder_fuser.explain.picture import picture
 from thunder_fuser.explain.shown import from_here
 from thunder_fuser.explain.table import plural, size_text
 from thunder_fuser.versions import __version__
@@ -33,6 +32,7 @@ Entries = Mapping[str, Any]  # what Report.to_dict() gives
 _HERE = Path(__file__).parent
 _CALLED = re.compile(r"(\w+)\(")
 _GOLDEN_ANGLE = 137.508  # neighbours in the trace get hues far apart
+_WIDTH, _HEIGHT, _MARGIN = 800, 180, 20  # of the picture of live memory
 
 
 def write_page(reports: Sequence[Entries], path: str | Path, title: str = "") -> Path:
@@ -43,7 +43,7 @@ def write_page(reports: Sequence[Entries], path: str | Path, title: str = "") ->
     check_folder(path)
     text = page(reports, title)
     try:
-        # A name of a file may hold bytes that are no text.
+        # A file name may hold bytes that are not valid text.
         Path(path).write_text(text, "utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
         raise ReportError(
@@ -54,7 +54,7 @@ def write_page(reports: Sequence[Entries], path: str | Path, title: str = "") ->
 
 
 def check_folder(path: str | Path) -> None:
-    """Raises ReportError if a page's folder does not exist: before all that takes time."""
+    """Raises ReportError if a page's folder does not exist. It is called before the slow work."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise ReportError(
@@ -63,14 +63,14 @@ def check_folder(path: str | Path) -> None:
 
 
 def page(reports: Sequence[Entries], title: str = "") -> str:
-    """The page's HTML; `title` names what the reports are on, by default the only function."""
+    """The page's HTML. title: the subject of the reports; by default the function's name."""
     names = [one["name"] for one in reports]
     subject = title or (names[0] if len(names) == 1 else plural(len(names), "function"))
     script = (_HERE / "page.js").read_text("utf-8")
     return _template().render(
         reports=reports, title=f"Fusions of {subject}", version=__version__, texts=_Texts(),
         css=(_HERE / "page.css").read_text("utf-8"), script=script,
-        # as a content security policy names the only script that may run
+        # the form in which a content security policy names the only script that may run
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     )  # fmt: skip
 
@@ -94,10 +94,8 @@ def _hue(at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a trace: `link` is the name of the region that it calls, the `at`-th one.
-
-    at: None outside of regions; link: empty in the lines that tell a region's operations.
-    """
+    """A line of a trace. link: the name of the region that it calls; empty in the comments below
+    the call. at: the number of that region; None in lines that belong to none."""
 
     before: str
     link: str
@@ -106,10 +104,10 @@ class Line:
 
 
 def trace_lines(report: Entries) -> Iterator[Line]:
-    """The traces' lines, files by their path from here. Comments below a call belong to it.
+    """The traces' lines, with paths from the current folder. Comments below a call belong to it.
 
-    Each region is called once, and the regions are in the order of their calls: where a trace of
-    another graph has a region of the same name, that one comes later.
+    Each region is called once, and regions are in the order of their calls. So of several regions
+    with one name (in traces of several graphs), each call takes the first that is left.
     """
     places: dict[str, list[int]] = {}
     for number, one in enumerate(report["fusions"]):
@@ -127,7 +125,7 @@ def trace_lines(report: Entries) -> Iterator[Line]:
 
 
 def _in_short(report: Entries) -> str:
-    """How many regions are in which state, and what their kernels move and take."""
+    """The regions by state, the bytes that their kernels move, and the kernels' times."""
     fusions = report["fusions"]
     kernels = [kernel for one in fusions for kernel in one["kernels"]]
     states = Counter(one["state"] for one in fusions)
@@ -152,7 +150,7 @@ def _microseconds(value: float | None, how: str) -> str:
 
 
 def _rows(entries: Sequence[Entries], *columns: str) -> list[list[str]]:
-    """Cells in the order of the columns."""
+    """A row of cells for each entry, in the order of the columns."""
     return [[_cell(column, one[column]) for column in columns] for one in entries]
 
 
@@ -177,14 +175,14 @@ def _parts(stages: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
 
 
 class _Texts:
-    """Texts with numbers: each once, with the regions that have it."""
+    """Numbers the texts of a page: each text once, with the regions that have it."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self.all: list[Text] = []
 
     def number(self, content: str, what: str, region: str, link: str) -> int:
-        """The text's number in the page; `what` names it if it is new."""
+        """The text's number in the page; a new text gets the name `what`."""
         number = self._numbers.setdefault(content, len(self.all))
         if number == len(self.all):
             self.all.append(Text(content, what, {}))
@@ -194,8 +192,50 @@ class _Texts:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A source, plan, schedule or definition; regions: {link: name} of those that have it."""
+    """A source, plan, schedule or definition. regions: {link: name} of the regions that have it."""
 
     content: str
     what: str
     regions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Live memory as an area under steps, a step for each call.
+
+    middle: the line between forward and backward; peak: the highest place; calls: (name, pass,
+    bytes live after it) in order.
+    """
+
+    area: str
+    middle: float
+    peak: tuple[float, float]
+    label: str
+    calls: tuple[tuple[str, str, str], ...]
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    bottom: int = _HEIGHT - _MARGIN
+
+
+def picture(calls: Sequence[Mapping[str, Any]]) -> Picture:
+    """The picture of at least one call. Each is a {"call", "direction", "bytes"}, in order."""
+    step, bottom = _WIDTH / len(calls), _HEIGHT - _MARGIN
+    sizes = [one["bytes"] for one in calls]
+    most = max(sizes)
+    highest = sizes.index(most)
+    tops = (f"V{_top(size, most):.1f}H{(at + 1) * step:.1f}" for at, size in enumerate(sizes))
+    forward = sum(one["direction"] == "forward" for one in calls)
+    return Picture(
+        area=f"M0 {bottom}{''.join(tops)}V{bottom}Z",
+        middle=round(forward * step, 1),
+        peak=(round((highest + 0.5) * step, 1), _top(most, most)),
+        label="Live memory, without arguments:"
+        f" at most {size_text(most)}, after {calls[highest]['call']}",
+        calls=tuple((one["call"], one["direction"], size_text(one["bytes"])) for one in calls),
+    )
+
+
+def _top(count: int, most: int) -> float:
+    """The vertical place of so many bytes, from above."""
+    high = _HEIGHT - 2 * _MARGIN
+    return _MARGIN + high - high * count / (most or 1)

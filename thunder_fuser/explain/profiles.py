@@ -3,8 +3,8 @@
 
     print(profile(jitted, x))
 
-The function runs as it always does, forward and backward, with a clock around each program and each
-kernel: by CUDA events on a GPU, by the wall clock on a CPU.
+The function runs as usual, forward and backward, with a clock around each program and each kernel:
+CUDA events on a GPU, the wall clock on a CPU.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from thunder_fuser.host.clock import Clock, watched
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A fusion: calls in one run of the function, microseconds of a call (median; estimated from
-    its bytes), and what it reads and writes."""
+    """A fusion: its calls in one run of the function, the microseconds of a call (us: median;
+    estimated_us: from its bytes), and the bytes that it reads and writes."""
 
     name: str
     direction: str
@@ -42,9 +42,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Profile(Shown):
-    """Times of a function. us: of a whole run, forward and backward (median of `rounds`).
+    """Times of a function. us: a whole run, forward and backward (median of `rounds`).
 
-    report: the report on the function, whose kernels have `measured_us`.
+    report: the report on the function, with `measured_us` of its kernels.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Profile(Shown):
 
     @property
     def rest_us(self) -> float:
-        """Of a run: what is not in fusions, which is torch's ops and the Python between."""
+        """The time of a run outside of fusions: torch's ops, and the Python between all calls."""
         return max(self.us - sum(one.us * one.calls for one in self.fusions), 0.0)
 
     def __repr__(self) -> str:
@@ -73,13 +73,13 @@ class Profile(Shown):
 
 
 def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
-    """Runs a jitted function, and its backward where results require gradients.
+    """Runs a jitted function, and its backward if results require gradients.
 
     jitted: a result of thunder.jit or thunderfx, or a function that torch.compile compiles with a
-    ThunderCompiler; args, kwargs: what it is called with; rounds: how often, after two runs that
-    compile. Gradients of parameters stay as they are.
+    ThunderCompiler; args, kwargs: its arguments; rounds: the number of runs, after two that
+    compile. The gradients of parameters stay unchanged.
 
-    Raises InputError for what is not jitted with the fuser, or cannot be called.
+    Raises InputError for a function that is not jitted with the fuser, or cannot be called.
     """
     if not callable(jitted) or hasattr(jitted, "subgraph_infos") or rounds < 1:
         raise InputError(
@@ -106,7 +106,7 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
 
 @contextmanager
 def _watching_kernels(programs: Sequence[Compiled], clock: Clock) -> Iterator[None]:
-    """Of the newest program. Regions alike share one, so it may be watched already."""
+    """Watches the kernels of the newest program, unless an equal region with it came before."""
     with ExitStack() as stack:
         for one in programs[-1:]:
             scope = one.program.run.__globals__
@@ -142,7 +142,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def _leaves(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors whose `grad` a backward would write: here it must not."""
+    """The tensors whose `grad` a backward would write; here their gradients are only returned."""
     nodes = [one.grad_fn for one in results if one.grad_fn is not None]
     seen, found = set(nodes), []
     while nodes:

@@ -13,8 +13,7 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
 from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
-from thunder_fuser.executors.traces import fusions_of
+from thunder_fuser.executors.traces import Jitted, fusions_of, graphs_of, name_of
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.overlap import with_decisions
@@ -30,10 +29,10 @@ from thunder_fuser.target import Target
 class Kernel(Shown):
     """A generated kernel.
 
-    fusion: its fusion's name; ops: what it computes; source: its text without, full_source with
-    the device functions it calls; grid, block, smem_bytes: how it is launched; bytes_in, bytes_out:
-    what it reads from and writes to memory; estimated_us: the microseconds that memory takes for
-    that; measured_us: those of a call, in the result of `profile`; tuned: what autotuning chose.
+    fusion: its fusion's name; ops: what it computes; source: its text without the device functions
+    that it calls; full_source: with them; grid, block, smem_bytes: its launch; bytes_in, bytes_out:
+    read from and written to memory; estimated_us: the microseconds that memory takes for these
+    bytes; measured_us: those of a call, in the result of `profile`; tuned: autotuning's choice.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Kernel(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Kernels(Shown):
-    """The kernels of every fusion, in the order they run. A sequence."""
+    """The kernels of every fusion, in the order they run, as a sequence."""
 
     name: str
     kernels: tuple[Kernel, ...]
@@ -92,7 +91,7 @@ def _sizes(sizes: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program of a fusion, and what it was compiled for: keys of arguments and a target."""
+    """A program of a fusion, with the argument keys and the target that it was compiled for."""
 
     name: str
     fusion: Fusion
@@ -106,7 +105,7 @@ class Compiled:
 
     @property
     def kernels(self) -> list[tuple[Segment, KernelSource]]:
-        """The segments that have a kernel, with it; torch runs the others."""
+        """The segments that have a kernel, each with its source; torch runs the others."""
         own = [one for one in self.segments if one.scheduler.makes_kernel]
         return list(zip(own, self.program.sources, strict=True))
 
@@ -116,12 +115,12 @@ class Compiled:
 
     @property
     def bytes_in(self) -> int:
-        """What its segments read from memory."""
+        """The bytes that its segments read from memory."""
         return sum(one.part.moved[0] for one in self.segments)
 
     @property
     def bytes_out(self) -> int:
-        """What its segments write to memory."""
+        """The bytes that its segments write to memory."""
         return sum(one.part.moved[1] for one in self.segments)
 
     def described(self) -> tuple[Kernel, ...]:
@@ -140,7 +139,7 @@ class Compiled:
         )  # fmt: skip
 
     def schedules(self) -> list[ScheduledFusion | None]:
-        """That of each segment, computed again; None where torch runs it."""
+        """The schedule of each segment, computed again; None if torch runs it."""
         alignment = alignments(self.program.segmented, self.keys)
         return [
             schedule(one, alignment, (made and made.schedule) or None)
@@ -148,7 +147,7 @@ class Compiled:
         ]
 
     def _chosen(self) -> list[tuple[Segment, Choice | None]]:
-        """The segments, and what autotuning chose for each."""
+        """The segments, each with autotuning's choice."""
         choices = self.program.choices or (None,) * len(self.segments)
         return list(zip(self.segments, choices, strict=True))
 
@@ -160,17 +159,17 @@ class Compiled:
 def kernels(jitted: Any) -> Kernels:
     """The kernels of every fusion of a jitted function, in the order they run.
 
-    Raises InputError for what is not jitted, or was not called.
+    Raises InputError for a function that is not jitted, or was not called.
     """
     found = (kernel for one in _programs(jitted) for kernel in one.described())
     return Kernels(name_of(jitted), tuple(found))
 
 
 def dump(jitted: Any, folder: str | Path) -> list[Path]:
-    """Writes what the option `dump` writes, of a function compiled before: FOLDER/NAME/fusion_N.
+    """Writes the files of the option `dump` for a function compiled before: FOLDER/NAME/fusion_N.
 
-    Returns the folders. Raises InputError for what is not jitted, or was not called; OptionError
-    for a folder that cannot be written.
+    Returns the folders. Raises InputError for a function that is not jitted, or was not called;
+    OptionError for a folder that cannot be written.
     """
     return [write(Path(folder) / one.name, one.texts()) for one in _programs(jitted)]
 
@@ -178,8 +177,8 @@ def dump(jitted: Any, folder: str | Path) -> list[Path]:
 def compiled(one: RegionCallable) -> list[Compiled]:
     """The programs that a fusion has run, one for each layout, shape and target of its calls.
 
-    Others may have had the same definition compiled for arguments that this one never saw. There
-    are none where views were enough.
+    Programs that only other fusions with the same definition have run are left out. A fusion whose
+    results were views of its arguments has none.
     """
     ran = {id(getattr(run, "__wrapped__", run)) for run in one.runners}
     found = []
@@ -194,7 +193,7 @@ def compiled(one: RegionCallable) -> list[Compiled]:
 def named_fusions(jitted: Any) -> list[tuple[Jitted, str, RegionCallable]]:
     """(graph, name, fusion) of every fusion.
 
-    Where torch.compile has made several graphs, names say which: graph1.thunderFusion0.
+    If torch.compile has made several graphs, a name says which one: graph1.thunderFusion0.
     """
     graphs = graphs_of(jitted)
     prefixes = [f"graph{at}." if len(graphs) > 1 else "" for at in range(len(graphs))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jitted function -> its fusions with what became of each, and what torch runs, with the reason.
+"""A jitted function -> its fusions with their states, and the ops that torch runs, with reasons.
 
     print(report(jitted))
     print(why(jitted))
@@ -17,11 +17,10 @@ from typing import Any
 
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.comments import counted
-from thunder_fuser.executors.graphs import graphs_of, name_of
 from thunder_fuser.executors.overlap import decisions
 from thunder_fuser.executors.regions import Claims, Region, Unfused
 from thunder_fuser.executors.source_lines import span_of
-from thunder_fuser.executors.traces import claims_of, final_traces, op_texts
+from thunder_fuser.executors.traces import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in
 from thunder_fuser.explain.memory import LiveMemory, timeline
 from thunder_fuser.explain.page import check_folder, write_page
@@ -59,10 +58,10 @@ class FusedOp:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FusionReport(Shown):
-    """What became of a region of the trace.
+    """The state of a region of the trace.
 
     direction: forward or backward. state: fused, views, not called yet, fell back, left out.
-    reason: of the state, empty if it is fused. program: the newest that it ran, if it ran one.
+    reason: why the state is so; empty if it is fused. program: the newest that it ran, or None.
     measured_us: microseconds of each kernel, in the result of `profile`.
     """
 
@@ -78,13 +77,13 @@ class FusionReport(Shown):
 
     @property
     def schedulers(self) -> tuple[str, ...]:
-        """Those of its segments."""
+        """The schedulers of its segments."""
         parts = () if self.program is None else self.program.segments
         return tuple(one.scheduler.name for one in parts)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Those of its newest program."""
+        """The kernels of its newest program."""
         found = () if self.program is None else self.program.described()
         times = self.measured_us or (None,) * len(found)
         pairs = zip(found, times, strict=True)
@@ -110,7 +109,7 @@ class FusionReport(Shown):
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """What the page and other tools read."""
+        """The entries that the page and other tools read."""
         program, kernels = self.program, self.kernels
         return {
             "name": self.name, "direction": self.direction, "state": self.state,
@@ -136,7 +135,7 @@ def _segments(program: Compiled | None, kernels: Sequence[Kernel]) -> list[dict[
 
 
 def _kernel(one: Kernel) -> dict[str, Any]:
-    """Without what the prelude is in: it is the same in most kernels."""
+    """Without full_source: its prelude is the same in most kernels."""
     return {name: value for name, value in one.to_dict().items() if name != "full_source"}
 
 
@@ -153,7 +152,7 @@ class NotFused:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Why(Shown):
-    """Every op that torch runs, with the reason. A sequence of NotFused."""
+    """Every op that torch runs, with the reason, as a sequence of NotFused."""
 
     name: str
     rows: tuple[NotFused, ...]
@@ -176,14 +175,14 @@ class Why(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Shown):
-    """What became of a jitted function. Prints as tables.
+    """The report on a jitted function. It prints as tables.
 
     fusions: its regions; unfused: ops outside of them; saved: what the backward keeps, None
     without one; timeline: live memory, if asked for; trace: what runs, as text; stages: seconds of
     each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`;
-    graphs: what became of its CUDA graphs, empty without the option cuda_graphs. products: those
-    with communication, and what the cost model decides. made_of: what it is a report on, as long as
-    that lives.
+    graphs: the states of its CUDA graphs, empty without the option cuda_graphs; products: matrix
+    products with communication, and the cost model's decisions; made_of: a weak reference to the
+    function.
     """
 
     name: str
@@ -221,7 +220,7 @@ class Report(Shown):
         return "\n\n".join([*parts, *self._views()]) + "\n"
 
     def _views(self) -> list[str]:
-        """One line for all of them: they cost nothing."""
+        """One line for all views: they cost nothing."""
         names: Counter[str] = Counter()
         for region in self.fusions:
             if region.state == VIEWS:
@@ -233,7 +232,7 @@ class Report(Shown):
         return [f"  {names.total()} {_WHY[VIEWS]}: {text}"] if names else []
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types.
+        """The report as plain JSON types.
 
         fusions: FusionReport's fields, with schedulers, segments, kernels (texts without the
         prelude), bytes and the texts of definition and plan; unfused: name, count, state, reason,
@@ -258,28 +257,28 @@ class Report(Shown):
     def save(self, path: str | Path) -> Path:
         """Writes the report as one HTML page without other files, and returns its path.
 
-        For its picture of live memory the traces run once more on zeros, if they did not yet.
-        Raises ReportError for a path that cannot be written.
+        For the picture of live memory, the traces run once more on zeros unless the report has a
+        timeline. Raises ReportError for a path that cannot be written.
         """
         check_folder(path)
         return write_page([self.page_entries()], path)
 
     def page_entries(self) -> dict[str, Any]:
-        """What the page shows of it: `to_dict()` with the live memory, or why there is none."""
+        """The entries of its page: `to_dict()` with the live memory, or why there is none."""
         found, reason, jitted = self, "", self.made_of()
         if self.timeline is None and jitted is not None:
             try:
                 found = replace(self, timeline=timeline(jitted))
-            except Exception as error:  # whatever a call of torch may raise: the page tells it
+            except Exception as error:  # a call of torch may raise anything: the page shows it
                 reason = f"{type(error).__name__}: {error}"
         return {**found.to_dict(), "no_timeline": reason}
 
 
 def report(jitted: Any, *, with_timeline: bool = False) -> Report:
-    """What became of a jitted function, as it was compiled for its last call.
+    """The report on a jitted function, as it was compiled for its last call.
 
-    with_timeline: also its live memory; for that its traces run once more, on zeros.
-    Raises InputError for what is not jitted with the fuser, or was not called.
+    with_timeline: also its live memory; for that, its traces run once more on zeros.
+    Raises InputError for a function that is not jitted with the fuser, or was not called.
     """
     fusions, unfused = _fusions(jitted), _unfused(jitted)
     cuts = saved_in(jitted)
@@ -295,7 +294,7 @@ def report(jitted: Any, *, with_timeline: bool = False) -> Report:
 def why(jitted: Any) -> Why:
     """Every op of a jitted function that torch runs, and why; equal ones in one row.
 
-    Raises InputError for what is not jitted with the fuser, or was not called.
+    Raises InputError for a function that is not jitted with the fuser, or was not called.
     """
     regions = (
         NotFused(one.name, len(one.ops), one.state, one.reason, one.where)
@@ -307,7 +306,7 @@ def why(jitted: Any) -> Why:
 def fusion_table(
     fusions: Sequence[FusionReport], times: Mapping[str, tuple[float, float]] | None = None
 ) -> str:
-    """A line for each fusion; with `times`, also its (fused, op by op) seconds in microseconds."""
+    """A line for each fusion; `times`, {name: (fused, op by op) seconds}, adds two columns."""
     if times is None:
         return table(_HEAD, [one.row() for one in fusions])
     rows = []
@@ -374,7 +373,7 @@ def _state(one: RegionCallable, programs: Sequence[Compiled]) -> tuple[str, str]
 
 
 def _unfused(jitted: Any) -> tuple[NotFused, ...]:
-    """Equal ones as one row."""
+    """The ops that torch runs, equal ones as one row."""
     found = (one for graph in graphs_of(jitted) for one in claims_of(graph).unfused)
     return tuple(_not_fused(one, count) for one, count in Counter(found).items())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jitted function -> what its backward keeps of the forward, and what is recomputed where.
+"""A jitted function -> the values that its backward keeps of the forward, and those it recomputes.
 
     print(saved(jitted))
 """
@@ -11,8 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thunder_fuser.executors.comments import Comments, counted, named
-from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
-from thunder_fuser.executors.traces import fusions_of, no_backward, recomputation_in
+from thunder_fuser.executors.traces import (
+    Jitted,
+    fusions_of,
+    graphs_of,
+    name_of,
+    no_backward,
+    recomputation_in,
+)
 from thunder_fuser.explain.shown import Shown, plain
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation
@@ -22,15 +28,14 @@ from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRIT
 _WHY = {
     CHECKPOINT: "a checkpoint of a residual stream",
     WRITTEN: "torch reads it in the backward",
-    WIDER: "smaller than what it is made of",
+    WIDER: "smaller than the values that it is computed from",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value of the forward that is kept. bytes: of its memory, counted with the first of several
-    values that lie in it; a view's is that of what it is a view of.
-    """
+    """A value of the forward that is kept. bytes: of its memory; of several values in one memory
+    (a tensor and its views), the first counts it."""
 
     name: str
     kind: str
@@ -41,9 +46,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A fusion of the backward: the values of the forward that it recomputes, by which ops.
+    """A fusion of the backward: the values of the forward that it recomputes, and their ops.
 
-    bytes: of those that would have been kept for it.
+    bytes: of those values that would have been kept otherwise.
     """
 
     fusion: str
@@ -54,10 +59,10 @@ class Again:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Saved(Shown):
-    """What became of the values that the backward reads. Prints as tables, equal rows joined.
+    """The values that the backward reads, kept or recomputed. It prints as tables of joined rows.
 
-    bytes, before: of memory kept with the policy, and with all that Thunder's gradient rules read;
-    a tensor that is there anyway (an argument, a parameter) counts none.
+    bytes: the memory kept with the policy; before: the memory of all values that Thunder's gradient
+    rules read. A tensor that is there anyway (an argument, a parameter) does not count.
     """
 
     plan: Plan
@@ -71,7 +76,7 @@ class Saved(Shown):
         return f"<saved by {self.name}: {kib(self.bytes)} KiB of {kib(self.before)} KiB>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Times in microseconds, estimated."""
+        """Its entries as plain JSON types; times are estimated microseconds."""
         return {
             "name": self.name, "policy": self.plan.policy, "bytes": self.bytes,
             "before": self.before, "estimated_us": self.plan.time / 1e3,
@@ -104,7 +109,7 @@ class Saved(Shown):
         ]
 
     def _again_rows(self) -> list[Sequence[str]]:
-        """A row for fusions that recompute the like."""
+        """One row for all fusions that recompute by the same ops."""
         found: dict[tuple[tuple[str, ...], int], list[Again]] = {}
         for one in self.again:
             found.setdefault((one.ops, one.bytes), []).append(one)
@@ -115,7 +120,7 @@ class Saved(Shown):
 
 
 def saved(jitted: Any) -> Saved:
-    """What a function with gradients keeps, as compiled for its last call.
+    """The values that a function with gradients keeps, as it was compiled for its last call.
 
     Raises InputError for a function that was not called, or has no backward.
     """
@@ -126,7 +131,7 @@ def saved(jitted: Any) -> Saved:
 
 
 def saved_in(jitted: Any) -> Saved | None:
-    """The same; None if it has no backward. The graphs of torch.compile are added up."""
+    """As `saved`, or None if there is no backward. Graphs of torch.compile are added up."""
     graphs = ((graph, recomputation_in(graph)) for graph in graphs_of(jitted))
     found = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
     return _joined(found, name_of(jitted)) if found else None
@@ -155,7 +160,7 @@ def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
 
 
 class _Memory:
-    """What each value of a forward lies in: views in that of what they are made of."""
+    """The memory of the values of a forward. owner: {value: itself, or what it is a view of}."""
 
     def __init__(self, facts: Facts) -> None:
         self._sizes = {name: value.bytes for name, value in facts.values.items()}
@@ -166,7 +171,7 @@ class _Memory:
                 self.owner[value.name] = self.owner.get(source, source)
 
     def bytes(self, names: Iterable[str]) -> int:
-        """Of all memory that the values lie in, each once."""
+        """The bytes of all memory that the values lie in, each memory once."""
         return sum(self._sizes.get(name, 0) for name in {self.owner[name] for name in names})
 
 

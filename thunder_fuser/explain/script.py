@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors.graphs import name_of
-from thunder_fuser.executors.traces import Jitted, jitted_inside
+from thunder_fuser.executors.traces import Jitted, jitted_inside, name_of
 from thunder_fuser.explain.page import check_folder, write_page
 from thunder_fuser.explain.reports import report
 from thunder_fuser.explain.table import plural
@@ -23,8 +22,8 @@ from thunder_fuser.stages import timed
 def report_on_script(script: Path, arguments: Sequence[str], page: Path) -> tuple[str, bool]:
     """Runs the script as `python SCRIPT ARGUMENTS` does, then writes the page.
 
-    Returns what to print, and whether the script succeeded and has jitted a function. A script
-    that fails prints its traceback; the page tells what became of it until then.
+    Returns (the text to print, whether the script succeeded and jitted a function). If the script
+    fails, its traceback is printed; the page then has the functions that were called before.
 
     Raises InputError for a script that does not exist, ReportError for a page that cannot be
     written.
@@ -39,12 +38,12 @@ def report_on_script(script: Path, arguments: Sequence[str], page: Path) -> tupl
     write_page(entries, page, str(script))
     told = f"{page}: {plural(len(entries), 'function')} of {script}"
     if not functions:
-        told += f"; {script} has jitted none with the fuser"
+        told += f"; {script} jits no function with the fuser"
     return f"{told}; {script} failed" if failed else told, bool(functions) and not failed
 
 
 def _failure(script: Path, arguments: Sequence[str]) -> bool:
-    """Runs the script; True if it failed, which standard error then tells."""
+    """Runs the script; True if it failed. Then the error is on standard error."""
     try:
         with _as_main(script, arguments):
             runpy.run_path(str(script), run_name="__main__")
@@ -60,7 +59,7 @@ def _failure(script: Path, arguments: Sequence[str]) -> bool:
 
 @contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """What a script finds in sys.argv and sys.path."""
+    """Sets sys.argv and sys.path as `python SCRIPT ARGUMENTS` does."""
     argv, path = sys.argv, sys.path
     sys.argv = [str(script), *arguments]
     sys.path = [str(script.resolve().parent), *path]
@@ -79,7 +78,7 @@ def _print_error(error: BaseException, script: str) -> None:
 
 
 def _entries(functions: Sequence[Jitted]) -> Iterator[dict[str, Any]]:
-    """Of each function that was called; standard error tells of the others."""
+    """The page's entries of each function that was called; the others go to standard error."""
     for one in functions:
         try:
             yield report(one).page_entries()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the results of explain have in common: they print, and they become plain data."""
+"""The base class of explain's results: they print, and they become plain data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plain(value: Any) -> Any:
 
 
 def shown_lines(where: str) -> str:
-    """Lines of source, those of the first two files, by their path from the current folder.
+    """The source lines in the first two files, with paths from the current folder.
 
     >>> shown_lines("/a.py:1, /b.py:2, /c.py:3, /d.py:4")
     '/a.py:1, /b.py:2 and in 2 more files'
@@ -54,12 +54,12 @@ def shown_lines(where: str) -> str:
 
 
 def from_here(text: str) -> str:
-    """A text in which files have their path from the current folder."""
+    """The text with paths from the current folder."""
     return text.replace(f"{Path.cwd()}{os.sep}", "")
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """The first line of a text, cut where it is long: what follows an error's are files and source.
+    """The first line of a text, cut if it is long: further lines of an error are files and source.
 
     >>> shortened("one two\\nthree"), shortened("one two  three", 9)
     ('one two', 'one two ...')

@@ -7,13 +7,13 @@
     g  = get_grad(y)              saved now: x, 2 bytes
     t3 = f(g, t1, t2)         ->  t1r = convert(x, f32); t2r = tanh(t1r); t3 = f(g, t1r, t2r)
 
-Each region of the backward recomputes what it reads itself, so that no recomputed value lives from
-one region to the next.
+Each region of the backward recomputes the values that it reads, so that no recomputed value lives
+from one region to the next.
 
-Never recomputed: what no region takes (matrix products, attention, convolutions, collectives, all
-that torch runs); reductions and scans, but over axes of size 1; random numbers without an explicit
-state; what reads a tensor that is written in place; and what carries Thunder's tags against it.
-What Thunder itself repeats for torch.utils.checkpoint belongs to the backward by now.
+Never recomputed: ops that torch runs (matrix products, attention, convolutions, collectives, ...);
+reductions and scans, except over axes of size 1; random numbers without an explicit state; ops that
+read a tensor that is written in place; and ops that Thunder tags as not to be recomputed. What
+Thunder itself repeats for torch.utils.checkpoint counts as backward here.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _NAMES = {"convert_element_type": "cast", "random_uniform": "uniform", "random_n
 
 @dataclass(frozen=True)
 class Recomputation:
-    """What the backward reads of the forward: what is saved, and what it recomputes.
+    """The values of the forward that the backward reads: the saved and the recomputed ones.
 
-    copies: for each recomputed value the names of its copies; kinds: type and shape of each value
-    that is saved or recomputed, as in "bf16[2, 16]"; stages: the policy's.
+    copies: for each recomputed value, the names of its copies; kinds: type and shape of each saved
+    or recomputed value, as in "bf16[2, 16]"; stages: those of the policy.
     """
 
     facts: Facts
@@ -105,7 +105,7 @@ def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
 
 
 class _Reader:
-    """What is asked of each op of the forward."""
+    """The facts about each op of the forward that the plan needs."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         returned = _gradients(ops[-1])
@@ -114,13 +114,13 @@ class _Reader:
         forward = [op for op in ops if not op.is_backward]
         self.stored = read_elsewhere(forward)
         self.stored |= {name for op in forward if not op.is_fusible for name in op.made_names}
-        # What torch reads in the backward, itself or a view of it.
+        # Values that torch reads in the backward, directly or through a view.
         by_torch = [op for op in ops if op.in_backward and not op.is_fusible and not op.is_return]
         read_by_torch = {name for op in by_torch for name in op.read_names}
         self.stored_again = with_what_they_view(ops, returned | read_by_torch)
 
     def operation(self, op: Op) -> Operation:
-        """What the plan must know of an op."""
+        """The facts about one op."""
         return Operation(
             op.bsym.sym.name,
             tuple(op.read_names),
@@ -144,7 +144,7 @@ class _Reader:
         if not op.is_fusible:
             return f"torch runs {op.bsym.sym.name}"
         if op.reads_any(self.written) or op.makes_any(self.written):
-            return "it reads or makes what is written in place"
+            return "it reads or makes a tensor that is written in place"
         if _NO_REPEAT.intersection(op.bsym.sym.tags or ()) - {OpTags.REDUCTION_OP}:
             return f"Thunder's tags of {op.bsym.sym.name}"
         return next(filter(None, map(_refuse_primitive, op.leaves)), "")
@@ -152,7 +152,7 @@ class _Reader:
 
 def _refuse_primitive(leaf: BoundSymbol) -> str:
     if leaf.sym.id in _STATEFUL:
-        return "random numbers of a hidden state"
+        return "random numbers from a hidden state"
     tags = _NO_REPEAT.intersection(leaf.sym.tags or ())
     if not (tags or leaf.sym.id in _SCANS) or _is_trivial_reduction(leaf):
         return ""
@@ -160,13 +160,13 @@ def _refuse_primitive(leaf: BoundSymbol) -> str:
 
 
 def _gradients(op: Op) -> set[str]:
-    """Names of what the backward returns."""
+    """The names of the gradients that the backward returns."""
     return {p.name for p in tree_iter(op.bsym.args[0].get("output")) if isinstance(p, Proxy)}
 
 
 def _operations(leaf: BoundSymbol) -> int:
-    """Of all elements, in the units of ir/op_table.py. Random numbers count nothing, for
-    what is needed of them is two integers, not a tensor."""
+    """The arithmetic for all elements, in the units of ir/op_table.py. Random numbers cost nothing:
+    a seed and an offset are enough to draw them again."""
     if leaf.sym.id in VIEWS or leaf.sym.id in _DRAWN:
         return 0
     row = OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
@@ -175,7 +175,7 @@ def _operations(leaf: BoundSymbol) -> int:
 
 
 def _is_trivial_reduction(bsym: BoundSymbol) -> bool:
-    """True over axes of size 1: there is nothing to add."""
+    """True for a reduction over axes of size 1: there is nothing to add."""
     tensors = (p for p in (*reads(bsym), *makes(bsym)) if isinstance(p, TensorProxy))
     sizes = set(map(elements_of, tensors))
     return len(sizes) == 1 and OpTags.REDUCTION_OP in (bsym.sym.tags or ())

@@ -2,22 +2,22 @@
 """A graph of operations and values -> what to keep for later and what to recompute: a minimum cut.
 
     a -> [exp] -> b -> [mul] -> c      c is needed later; a is at hand; b and c weigh 4 and 2
-->  keep c (2), or recompute it (the price of exp and of mul): whatever weighs less
+->  keep c (2), or recompute it (the price of exp and of mul): the cheaper one
 
-Note [The network]: a node for each operation and for each value, on the side of the source if it
-happens now and on that of the sink if it is there later.
+Note [The network]: each operation and each value is a node. A node on the source's side happens
+now; a node on the sink's side happens, or is there, later.
 
     source -> op      price of recomputing the op; unlimited if it may not be recomputed
     op -> value       price of keeping the value, its result
-    value -> op       unlimited: what is recomputed needs its operands later
+    value -> op       unlimited: a recomputed op needs its operands later
     value -> sink     unlimited, for values that are needed later
 
-A value on the sink's side of an op on the source's side is kept; an op on the sink's side is
-recomputed. All prices are integers, so the cut is exact. Of equal cuts networkx takes the one
+An op on the sink's side is recomputed. A value on the sink's side is kept if its op is on the
+source's side. All prices are integers, so the cut is exact. Of equal cuts networkx takes the one
 nearest to the sink, which recomputes the least.
 
-The network falls into components where nothing may be recomputed (matrix products, checkpoints).
-Each is solved by itself, so that a model's layers cost as much each, however many there are.
+Ops that may not be recomputed (matrix products, checkpoints) divide the network into components.
+Each is solved by itself, so that each layer of a model takes the same time, however many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ V = TypeVar("V", bound=Hashable)  # names a value
 
 @dataclass(frozen=True, slots=True)
 class Node(Generic[V]):
-    """An operation. price: of recomputing its outputs; None: never recomputed."""
+    """An operation. price: of recomputing its outputs; None if it is never recomputed."""
 
     inputs: tuple[V, ...]
     outputs: tuple[V, ...]
@@ -43,7 +43,7 @@ class Node(Generic[V]):
 @dataclass(frozen=True, slots=True)
 class Graph(Generic[V]):
     """Operations in an order in which they can run, the price of keeping each of their results, and
-    those that are needed later. Values that no operation makes are at hand now and later."""
+    the results needed later. A value that no operation makes is at hand now and later."""
 
     nodes: tuple[Node[V], ...]
     keeping: Mapping[V, int]
@@ -87,10 +87,10 @@ class _Op(NamedTuple):
 
 
 def _network(graph: Graph[V]) -> networkx.DiGraph:
-    """Between the source and the sink: what makes the needed values, and its operands.
+    """The network without source and sink: the ops behind the needed values, and their operands.
 
-    An edge without a capacity is unlimited. Operands of an op that is never recomputed are another
-    component's.
+    An edge without a capacity is unlimited. The operands of an op that is never recomputed belong
+    to another component.
     """
     maker = {value: at for at, node in enumerate(graph.nodes) for value in node.outputs}
     network = networkx.DiGraph()

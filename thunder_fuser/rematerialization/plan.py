@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts of a forward, a policy, a machine -> a Plan: what is kept and what is recomputed.
 
-Note [Bounded chains]: x1 = x0 + a1, x2 = x1 + a2, ... is a stream: each value is made of the one
-before, in another region. Recomputed from x0 it would take all of a1 ... ak, and the region that
-does so would grow with the depth of the model. So a value with `stages` values of streams between
-it and the last checkpoint is a checkpoint itself. A chain then crosses at most `stages` + 1 regions
-of the forward, whatever the depth; and as the checkpoints lie at equal distances, layers that are
-alike give at most `stages` + 1 kinds of regions, whose kernels they share. A value that is made of
-little more bytes than its own (a norm's result: its input, and statistics) counts as no stage of a
-stream; but no chain reads more than _MOST_SOURCES values.
+Note [Bounded chains]: x1 = x0 + a1, x2 = x1 + a2, ... is a stream: each value is computed from the
+one before, in another region. To recompute xk from x0, a region would read all of a1 ... ak: it
+would grow with the depth of the model. So a value is made a checkpoint if `stages` values of
+streams lie between it and the last checkpoint. A chain then crosses at most `stages` + 1 regions
+of the forward, whatever the depth. Checkpoints lie at equal distances, so equal layers give at most
+`stages` + 1 kinds of regions, and share their kernels. A value computed from little more bytes than
+its own (a norm's result, from its input and statistics) counts as no stage; but no chain reads more
+than _MOST_SOURCES values.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from thunder_fuser.rematerialization.policy import (
 from thunder_fuser.target import Target
 from thunder_fuser.threads import cached_property
 
-_FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
-_WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result
+_FIRST = 1 << 80  # the weight of what is minimised first: the second never adds up to it
+_WIDE = 1.25  # above this, a value is kept; a norm's input and statistics stay below it
 _MOST_SOURCES = 8  # of a value; more are replaced by _MANY, which is larger than any value
 _MANY = ""
 _STEPS = 24  # of the search for a budget
@@ -46,8 +46,8 @@ _STEPS = 24  # of the search for a budget
 class Machine:
     """Bytes and operations (in the units of Cost) a second.
 
-    A kernel that waits for memory computes meanwhile: half of what the arithmetic units could do in
-    that time is taken to be free for recomputing, the other half is what the kernel does anyway.
+    A kernel that waits for memory computes meanwhile. Half of what the arithmetic units could do in
+    that time is assumed to be free for recomputing; the kernel's own work takes the other half.
     """
 
     bytes: float
@@ -55,8 +55,8 @@ class Machine:
 
     @staticmethod
     def of(target: Target) -> Machine:
-        """The rates of a device. Two cores saturate a CPU's memory: a policy must not depend on
-        how many it has."""
+        """The rates of a device. A CPU counts as two cores, which saturate its memory: a policy
+        must not depend on the number of cores."""
         if target.is_cpu:
             return Machine(target.bandwidth_bytes_per_s, 2 * 3e9 * (target.simd_bytes // 4))
         return Machine(target.bandwidth_bytes_per_s, 1.7e9 * 128 * target.sm_count)
@@ -79,8 +79,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of the forward. refusal: why it is never recomputed, or nothing; region: the
-    number of the region it is part of, None if torch runs it."""
+    """An operation of the forward. refusal: why it is never recomputed, or empty; region: the
+    number of its region, None if torch runs it."""
 
     name: str
     inputs: tuple[str, ...]
@@ -92,7 +92,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Facts:
-    """A forward, in an order in which it can run; `given` are bytes of what exists without it."""
+    """A forward, in an order in which it can run; `given`: {argument: its bytes}."""
 
     operations: tuple[Operation, ...]
     given: Mapping[str, int] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Names of values kept, places of operations recomputed, and what that means.
+    """The names of kept values, the places of recomputed operations, and what both cost.
 
     bytes, before: kept for the backward, with the policy and without; time, time_before: estimated
     nanoseconds of writing, reading and recomputing what the backward reads.
@@ -149,13 +149,13 @@ class _Found:
 
 
 def _cost(op: Operation) -> Cost:
-    """Of recomputing it: its arithmetic, and what torch is to read is written."""
+    """The cost of recomputing it: its arithmetic, and the write of results that torch reads."""
     written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
     return Cost(written, op.operations)
 
 
 class _Problem:
-    """The graph of one policy, whose prices are weighed anew for each question."""
+    """The choices of one policy; each cut weighs bytes against time in its own way."""
 
     def __init__(self, facts: Facts, policy: Policy, machine: Machine, stages: int) -> None:
         self.facts, self.policy, self.machine = facts, policy, machine
@@ -163,8 +163,8 @@ class _Problem:
         self.choices = [self._choice(op, tags) for op in facts.operations]
 
     def cut(self, share: float) -> _Found:
-        """share 1: time and bytes alike; 0: bytes first; else the fastest within the budget."""
-        if share == 1:  # a byte kept counts as much as one moved: arithmetic may cost that
+        """share 1: time and bytes count alike; 0: bytes first; else the fastest in the budget."""
+        if share == 1:  # a byte kept counts as much as a byte moved, so arithmetic may cost that
             return self._solve(self.machine.time(Cost(1)), 1)
         least = self._solve(_FIRST, 1)
         if share == 0:
@@ -173,9 +173,9 @@ class _Problem:
         return self._within(least, least.bytes + share * max(0, most.bytes - least.bytes))
 
     def _within(self, best: _Found, bytes: float) -> _Found:
-        """The fastest found with at most so many bytes, by halving the weight of a byte.
+        """The fastest cut with at most so many bytes, by bisection over the weight of a byte.
 
-        `best` is the cut with the fewest. Less weight gives more bytes and less time.
+        `best` is the cut with the fewest bytes. A smaller weight gives more bytes and less time.
         """
         low, high = 0, 2 * _STEPS  # 2**high femtoseconds a byte: only bytes count
         while low < high:
@@ -189,12 +189,12 @@ class _Problem:
         return best
 
     def time_to_keep(self, value: Value) -> int:
-        """The backward reads it; the forward writes it, if nothing else wants it written."""
+        """A read by the backward, and a write by the forward unless it is stored in any case."""
         times = 1 if STORED in value.tags else 2
         return self.machine.time(Cost(times * value.bytes))
 
     def _choice(self, op: Operation, tags: Mapping[str, Tags]) -> Choice:
-        """Of all results at once: one that is to be kept keeps all."""
+        """The choice for all results of an operation at once: one to be kept keeps all."""
         if op.refusal:
             return KEEP
         cost = _cost(op)
@@ -209,7 +209,7 @@ class _Problem:
         return _Found(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
 
     def _graph(self, byte: int, femtosecond: int) -> Graph[str]:
-        """The graph at prices of a byte kept and of a femtosecond."""
+        """The graph with these prices of a kept byte and of a femtosecond."""
         keeping = {
             name: byte * value.bytes + femtosecond * self.time_to_keep(value)
             for name, value in self.facts.values.items()
@@ -232,8 +232,8 @@ class _Problem:
 def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
     streams = _read_by_later_regions(facts)
-    sizes = {_MANY: _FIRST, **facts.given}  # of what is kept, and so read itself
-    sources: dict[str, frozenset[str]] = {}  # of all else: what would be read to recompute it
+    sizes = {_MANY: _FIRST, **facts.given}  # of kept values, which are read themselves
+    sources: dict[str, frozenset[str]] = {}  # of the others: the values read to recompute them
     stage: dict[str, int] = {}
     found: dict[str, Tags] = {}
     for op in facts.operations:

@@ -22,7 +22,7 @@ from thunder_fuser.errors import OptionError
 
 
 class Choice(Enum):
-    """What a policy says of a value."""
+    """A policy's answer for one value."""
 
     KEEP = "keep"
     RECOMPUTE = "recompute"
@@ -33,18 +33,18 @@ KEEP, RECOMPUTE, FREE = Choice.KEEP, Choice.RECOMPUTE, Choice.FREE
 
 Tags = frozenset[str]  # of a value:
 STORED = "stored"  # the forward writes it for others in any case
-STREAM = "stream"  # later regions of the forward continue from it (a residual stream)
-CHECKPOINT = "checkpoint"  # it continues from so many others of a stream that it is kept
+STREAM = "stream"  # later regions of the forward read it (a residual stream)
+CHECKPOINT = "checkpoint"  # a value of a stream, kept to bound the chain of recomputed ones
 WIDER = "wider"  # recomputing it reads over a quarter more bytes than it has
 WRITTEN = "written"  # torch reads it in the backward: if it is recomputed, it is written again
-VIEW = "view"  # a view of what it is made of
+VIEW = "view"  # a view of the operand that it is computed from
 RANDOM = "random"  # random numbers, which follow from a seed
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What recomputing a value takes. moved: bytes written and read; operations: of arithmetic,
-    over all elements, in the units of ir/op_table.py (an addition is 1, an exponential 8)."""
+    """The cost of recomputing a value. moved: bytes written and read; operations: arithmetic for
+    all elements, in the units of ir/op_table.py (an addition is 1, an exponential 8)."""
 
     moved: int = 0
     operations: int = 0
@@ -57,8 +57,8 @@ Choose = Callable[[str, int, Cost, Tags], Choice]
 class Policy:
     """A choice for each value. It prints as `text`, the call that makes it, and is part of keys.
 
-    stages: how often in a row a stream may be recomputed from its values before; see STREAM.
-    share: of the bytes between the fewest and those of `time`; 1: time counts first.
+    stages: how many values of a stream in a row may be recomputed; see Note [Bounded chains].
+    share: the budget, as a share of the bytes from the fewest to those of `time`; 1: no budget.
     """
 
     text: str
@@ -96,7 +96,7 @@ def memory() -> Policy:
 
 
 def budget(between: float) -> Policy:
-    """0: as memory(); 1: as time(); between, the fastest that keeps no more than that share."""
+    """0: as memory(); 1: as time(); between: the fastest cut that keeps at most that share."""
     if isinstance(between, bool) or not isinstance(between, (int, float)) or not 0 <= between <= 1:
         raise OptionError("budget", expected="a number from 0 to 1", got=repr(between))
     if between == 1:
@@ -105,7 +105,7 @@ def budget(between: float) -> Policy:
 
 
 def save_only(*which: str | Callable[[str], bool]) -> Policy:
-    """Keeps the values of these names (of the trace), and those whose name a predicate takes."""
+    """Keeps the values with these names (of the trace), and those a predicate of names takes."""
     names = sorted({one for one in which if isinstance(one, str)})
     predicates = [one for one in which if callable(one)]
     if len(predicates) > 1 or not all(callable(one) or isinstance(one, str) for one in which):
@@ -124,7 +124,7 @@ def _keep(value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
 
 
 def _keep_what_takes_time(value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-    """Keeps what would have to be written again, or be read from more bytes than it has."""
+    """Keeps a value if recomputing it would write it again, or read more bytes than it has."""
     return KEEP if tags & {CHECKPOINT, WRITTEN, WIDER} else FREE
 
 
@@ -145,7 +145,7 @@ _MAKERS = {"none": none, "time": time, "memory": memory, "budget": budget, "save
 
 
 def policy_of(given: object) -> Policy:
-    """A policy, the text of one ("memory", "budget(0.5)"), or a callable; OptionError else."""
+    """A policy from a policy, a text ("memory", "budget(0.5)") or a callable; else OptionError."""
     if isinstance(given, Policy):
         return given
     if isinstance(given, str):

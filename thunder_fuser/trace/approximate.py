@@ -5,15 +5,15 @@
     t5 = mul(t4, t3)
     y  = convert(t5, bf16)
 
-On a GPU these are two instructions instead of eight, and seven instead of sixteen. A kernel could
-see as much of its own results, but which results those are depends on what is recomputed, and a
-recomputed value must have the same bits. So each value is tagged here, for forward and backward at
-once and before the cut is chosen; copies take the tag along.
+On a GPU an approximate exp takes two instructions instead of eight, and a tanh seven instead of
+sixteen. A kernel could judge this from its own results. But which results it has depends on what is
+recomputed, and a recomputed value must have the same bits as the first. So this pass tags the
+values of forward and backward at once, before the cut is chosen; copies keep the tag.
 
-An exp may be approximate if everything computed from it ends in 16-bit floats. It also may be if it
-is exp(x - max(x)) and only summed: a term e^-t beside the largest term, which is 1, adds an error
-of 2 + t units times e^-t to the sum. A tanh moreover must be read by 1 + tanh or tanh * tanh alone,
-as in gelu and its gradient: its error is that of a number near 1.
+An exp may be approximate if everything computed from it ends in 16-bit floats. It may also be if it
+is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a term e^-t adds an
+error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh * tanh may read
+it, as in gelu and its gradient, since its error is as large as that of a number near 1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tag_approximate(prepared: Prepared) -> Prepared:
 
 
 def _tagged(op: Op, users: _Users, rules: Rules) -> Op:
-    """The op; a composite of a tagged primitive alone as that primitive."""
+    """The op, tagged if it may be approximate; a composite of one such primitive becomes it."""
     if len(op.leaves) != 1 or not users.may_be_approximate(op.leaves[0]):
         return op
     (leaf,) = op.leaves
@@ -57,7 +57,7 @@ def _tagged(op: Op, users: _Users, rules: Rules) -> Op:
 
 
 class _Users:
-    """What makes and what reads each value, and the values that are needed in full."""
+    """The maker and the readers of each value, and the values that are needed in full precision."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         leaves = [(leaf, op.is_fusible) for op in ops for leaf in op.leaves]
@@ -121,12 +121,12 @@ class _Users:
         return tuple(found.args[1])
 
     def _made_by(self, value: Any, kind: PrimIDs) -> BoundSymbol | None:
-        """What makes a value, if it is of a kind; copies and broadcasts are left out."""
+        """The maker of a value if it is of this kind; copies and broadcasts are looked through."""
         maker = self.maker.get(self._same(value))
         return maker if maker is not None and maker.sym.id is kind else None
 
     def _same(self, value: Any) -> str:
-        """The name of what the value is a copy or broadcast of."""
+        """The name of the value that this one copies or broadcasts; else its own name."""
         name = getattr(value, "name", "")
         maker = self.maker.get(name)
         if maker is None or maker.sym.id not in _SAME:

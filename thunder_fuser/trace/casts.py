@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace -> the same with fewer casts that are stored, and fewer that round.
+"""A trace -> the same with fewer stored casts, and fewer casts that round.
 
 expand_casts takes composites apart, so that their casts are ops; recompute_casts repeats casts to
-wider types, so that regions hand on the narrow value; drop_roundings lets a chain of 16-bit ops
+wider types, so that regions store the narrow value; drop_roundings lets a chain of 16-bit ops
 keep float32 inside a region, as torch.compile does too.
 """
 
@@ -32,7 +32,7 @@ def expand_casts(prepared: Prepared) -> Prepared:
 
 
 def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
-    """Its primitives if it rounds. Torch has functions for most composites; for lerp, no other."""
+    """The op's primitives if one rounds. lerp stays whole: torch runs it as this composite only."""
     ids = {leaf.sym.id for leaf in op.leaves}
     if op.leaves[0] is op.bsym or PrimIDs.LERP in ids or not any(map(_is_cast, op.leaves)):
         yield op
@@ -50,9 +50,9 @@ def recompute_casts(prepared: Prepared) -> Prepared:
                                       fr = convert(m, f32)
         y = mul(b, f)                 y = mul(b, fr)
 
-    What one region reads of another is written and read again. A cast is stored in any case, and
-    stays one, if torch or the caller reads it or a view of it. What the backward reads of the
-    forward is left to rematerialization.
+    A value that one region reads of another is written to memory and read again. If torch or the
+    caller reads a cast or a view of it, it is stored in any case, so it is not repeated.
+    Rematerialization decides about the casts that the backward reads of the forward.
     """
     casts = _casts(prepared.ops)
     crossing = {
@@ -68,7 +68,7 @@ def _crosses(cast: Op, reader: Op) -> bool:
 
 
 def _casts(ops: Sequence[Op]) -> dict[str, Op]:
-    """Casts to wider types that nothing but fusible ops read, by the names of their results."""
+    """Casts to wider types that only fusible ops read, by the names of their results."""
     found = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
     if not found:
         return found
@@ -82,16 +82,16 @@ def _casts(ops: Sequence[Op]) -> dict[str, Op]:
 
 
 def drop_roundings(prepared: Prepared) -> Prepared:
-    """Drops the casts from 16 bits back to the type that a value of the same region had.
+    """Drops casts from 16 bits back to the type that the value had before, in the same region.
 
         n = convert(u, bf16)     # n is read in this region alone
         w = convert(n, f32)      # dropped: what reads w reads u instead
         v = mul(w, 2.0)     ->     v = mul(u, 2.0)
 
-    Where n has to be stored for others (torch, another region, the caller), all read what is
-    stored. This is settled for the whole trace before the backward's cut is chosen, so no choice of
-    that kind changes a bit. Between forward and backward no rounding is dropped. Nor is one from
-    float64, nor to 8 bits: no chain of ops makes these, so the program asks for them.
+    If n must be stored for others (torch, another region, the caller), all readers read what is
+    stored. This pass decides for the whole trace before the backward's cut is chosen, so no choice
+    of the cut changes a bit. It drops no rounding between forward and backward, from float64, or
+    to 8 bits: chains of ops make no such casts, so the program asked for them.
     """
     return prepared.with_ops(_without_roundings(prepared.ops, prepared.rules))
 
@@ -116,7 +116,7 @@ def _without_roundings(ops: Sequence[Op], rules: Rules) -> Iterator[Op]:
 
 
 def _is_to_16_bits(source: TensorProxy, result: TensorProxy) -> bool:
-    """Whether it rounds as each op of a chain in 16 bits does."""
+    """True for the rounding that each op of a 16-bit chain does."""
     return source.dtype.bytes == 4 and result.dtype.bytes == 2
 
 

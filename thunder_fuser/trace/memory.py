@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written in place: the tensors it reaches, and two passes that keep eager's meaning.
+"""In-place writes: the tensors that they reach, and two passes that keep eager's meaning.
 
     v = reshape(x); t = copy_(a, v)  ->  written: v, t, x;  one memory: x, v, t
 """
@@ -31,7 +31,7 @@ def one_memory(ops: Sequence[Op]) -> dict[str, str]:
 
 
 def written_in_place(ops: Sequence[Op]) -> set[str]:
-    """Tensors that are written in place, and what may share their memory.
+    """The tensors that are written in place, and those that may share their memory.
 
     t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
     """
@@ -80,9 +80,10 @@ def save_before_writes(prepared: Prepared) -> Prepared:
                                           ...
                                           d = mul(gradient, c2)
 
-    Names are values: the backward means what h was when it was computed with. Eager torch makes
-    this copy too. It is made of all that shares its memory with what is written. The fence binds
-    the copy to the forward: Thunder lets the backward make what only the backward reads.
+    A name in a trace stands for a value: the backward means the h that the forward computed with.
+    Eager torch makes this copy too. The pass copies each value that the backward reads and that
+    shares memory with the written tensor. The fence keeps the copy in the forward: without it,
+    Thunder would move the copy to the backward, because only the backward reads it.
     """
     if not any(True for op in prepared.ops for _ in overwritten(op.bsym)):
         return prepared
@@ -95,7 +96,7 @@ class _Copier:
         self.memory = one_memory([op for op in self.all if not op.is_backward])
         self.read = {name for op in self.all if op.in_backward for name in op.read_names}
         self.swaps: dict[Variable, Proxy] = {}
-        self.fenced: dict[Variable, Proxy] = {}  # what the write at hand writes to
+        self.fenced: dict[Variable, Proxy] = {}  # new names of the targets of the present write
 
     def ops(self) -> Iterator[Op]:
         before: dict[str, list[TensorProxy]] = {}  # tensors the backward reads, by their memory
@@ -117,7 +118,7 @@ class _Copier:
         return self.memory.get(proxy.name, proxy.name)
 
     def _copied(self, targets: Sequence[Proxy], stale: Sequence[TensorProxy]) -> Iterator[Op]:
-        """Copies of what is about to be overwritten, and the fence before that."""
+        """Copies of the values about to be overwritten, and the fence before the write."""
         copies = [self.prepared.renamed(proxy, "c") for proxy in stale]
         for proxy, copy in zip(stale, copies, strict=True):
             yield self.rules.op(prims.clone.bind(proxy, output=copy))

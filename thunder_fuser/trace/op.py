@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace -> its Ops: what every pass asks of a bound symbol, read once.
+"""A trace -> its Ops: the facts that every pass asks of a bound symbol, read once.
 
     t3 = softmax(t1, 1)  ->  Op(bsym, leaves=(amax, sub, exp, sum, div), reads=(t1,), makes=(t3,))
 """
@@ -30,10 +30,10 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the executor knows of a bound symbol.
+    """The executor's functions of a bound symbol.
 
-    refuse: why it stays with torch, or None; leaves: the primitives of one that does not; place:
-    its device and mesh.
+    refuse: why it stays with torch, or None; leaves: the primitives of a fusible one; place: its
+    device and mesh.
     """
 
     refuse: Callable[[BoundSymbol], Reject | None]
@@ -45,7 +45,7 @@ class Rules:
         return self.known(bsym, self.refuse(bsym))
 
     def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
-        """The Op with another bound symbol, which computes the same of other operands."""
+        """The Op with another bound symbol, which does the same computation on other operands."""
         return op if bsym is op.bsym else self.known(bsym, op.refusal, op.region)
 
     def apart(self, op: Op) -> Iterator[Op]:
@@ -62,7 +62,7 @@ class Rules:
     def known(
         self, bsym: BoundSymbol, refusal: Reject | None = None, region: int | None = None
     ) -> Op:
-        """The Op of one that is known to be refused, or fusible as the leaves of a fusible one."""
+        """The Op of a bound symbol whose refusal is already known; None means fusible."""
         fusible = refusal is None
         return Op(
             bsym,
@@ -81,7 +81,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A bound symbol of a trace and what follows of it.
+    """A bound symbol of a trace, and the facts that follow from it.
 
     leaves: its primitives, or itself if torch runs it; reads and makes: its operands and results;
     refusal: why torch runs it, None if it can be fused; place: where a fusible one computes; kinds:
@@ -153,12 +153,12 @@ class Op:
 
 
 def alike(one: Op, other: Op) -> bool:
-    """True if two fusible ops may be in one region: they have a direction and a place in common."""
+    """True if two fusible ops may be in one region: direction and place are the same."""
     return one.is_backward == other.is_backward and one.place == other.place
 
 
 def runs(ops: Sequence[Op]) -> list[range]:
-    """The longest runs of fusible neighbours that are alike; each op of torch is one by itself."""
+    """The longest runs of fusible neighbours that are alike; each op that torch runs is its own."""
     found: list[range] = []
     start = 0
     for at in range(1, len(ops) + 1):
@@ -177,7 +177,7 @@ def made_at(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
 def with_what_they_read(
     ops: Sequence[Op], free: Sequence[int], places: Iterable[int]
 ) -> set[int]:
-    """The places, and those of the free ones whose results they read, directly or not."""
+    """The places, and those of the free ops whose results they read, directly or through others."""
     closed = set(places)
     read = {name for at in closed for name in ops[at].read_names}
     for at in reversed(free):
@@ -197,7 +197,7 @@ def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
 
 
 def read_elsewhere(ops: Sequence[Op]) -> set[str]:
-    """Results of regions that another region reads, or torch, or the caller."""
+    """Results of regions that torch, the caller or another region reads."""
     region = {name: op.region for op in ops if op.is_fusible for name in op.made_names}
     return {
         name for op in ops for name in op.read_names if region.get(name, op.region) != op.region
@@ -205,7 +205,7 @@ def read_elsewhere(ops: Sequence[Op]) -> set[str]:
 
 
 def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
-    """The names, and those of what they are views of."""
+    """The names, and the names of the tensors that they are views of."""
     found = {*names}
     for op in reversed(ops):
         if op.is_view and op.makes_any(found):

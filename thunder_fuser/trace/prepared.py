@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the passes over a trace hand on, and what must hold after each of them."""
+"""`Prepared`, which each pass over a trace takes and returns, and the check after each pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thunder_fuser.trace.op import Op, Rules
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A joint or inference trace between two passes. trace: where new values take their names."""
+    """A joint or inference trace between two passes. trace: it gives new values their names."""
 
     trace: TraceCtx
     ops: tuple[Op, ...]
@@ -29,7 +29,7 @@ class Prepared:
         return replace(self, ops=tuple(ops))
 
     def in_order(self, places: Sequence[int]) -> Prepared:
-        """The trace with the ops at these places, one after the other."""
+        """The trace with its ops in the order of these places."""
         if places == [*range(len(self.ops))]:
             return self
         return self.with_ops(self.ops[at] for at in places)
@@ -48,7 +48,7 @@ Pass = Callable[[Prepared], Prepared]
 
 
 def run(passes: Sequence[Pass], prepared: Prepared) -> Prepared:
-    """Runs the passes in order, and checks what each has made."""
+    """Runs the passes in order, and checks the result of each."""
     for one in passes:
         after = one(prepared)
         check(one.__name__, prepared, after)
@@ -57,7 +57,8 @@ def run(passes: Sequence[Pass], prepared: Prepared) -> Prepared:
 
 
 def check(name: str, before: Prepared, after: Prepared) -> None:
-    """VerifyError unless each value is made before it is read, nothing is lost, and types stay."""
+    """Raises VerifyError unless values are made before they are read, all results are still
+    returned, and no value changes its type."""
     if after is before:
         return
     known = _made(before.ops)

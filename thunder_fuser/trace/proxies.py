@@ -4,9 +4,9 @@
     t3 = cat([t1, t2], 0)  ->  reads: t1, t2; makes: t3
     t3 = copy_(t1, t2)     ->  reads: t1, t2; makes: t3; writes t2, whose new name is t3
 
-Thunder's own `flat_proxy_args` and `flat_proxy_outs` say the same, and remember it: four objects
-for each, for as long as the bound symbol lives. Those of a compiled function live as long as it,
-so nothing of ours asks these properties (docs/caches.md, "What a compiled function keeps alive").
+Thunder's own `flat_proxy_args` and `flat_proxy_outs` return the same, but cache it: each keeps four
+objects as long as the bound symbol lives, and a compiled function keeps its bound symbols. So this
+package never asks these properties (docs/caches.md, "What a compiled function keeps alive").
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def makes(bsym: BoundSymbol) -> list[Proxy]:
 
 
 def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
-    """What it consists of, down to what has no parts."""
+    """The bound symbols it consists of, down to those without parts; itself if it has none."""
     if not bsym.subsymbols:
         yield bsym
     for part in bsym.subsymbols:
@@ -73,7 +73,7 @@ def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
-    """What it writes in place: itself, or as torch's silu(x, inplace=True), in its parts."""
+    """The tensors it writes in place, itself or, as torch's silu(x, inplace=True), in a part."""
     return (reads(part)[1] for part in parts(bsym) if part.sym.id in COPIES)
 
 
@@ -86,7 +86,7 @@ def renamed_by(bsym: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
 
 
 def written_by(bsym: BoundSymbol) -> Iterator[Names]:
-    """Each tensor it writes, under both its names; a fence may write all that it is handed."""
+    """Each tensor it writes, by old and new name; a fence counts as a write of all its operands."""
     for part in parts(bsym):
         if part.sym.id in COPIES:
             yield (reads(part)[1].name, *(out.name for out in makes(part)))
@@ -97,11 +97,11 @@ def written_by(bsym: BoundSymbol) -> Iterator[Names]:
 def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[Names]:
     """The operands and results of each part that may give back the memory of an operand.
 
-    Thunder's primitives make memory of their own, but for those listed, and so do random ops and
-    those too expensive to recompute. Of all else nothing is known: torch's functions that Thunder
-    passes on (x.detach()), users' operators, collectives. A copy in place gives back what it
-    writes: see `written_by`. in_torch: torch runs it as a whole, so it may be a view though none of
-    its parts is: `x.diagonal()`.
+    Thunder's primitives allocate their results, except those in _SHARING. Random ops and ops too
+    expensive to recompute do so too. Nothing is known of the others: torch functions that Thunder
+    passes on (x.detach()), users' operators, collectives. An in-place copy returns what it writes:
+    see `written_by`. in_torch: torch runs the symbol as a whole, so it may be a view though none
+    of its parts is: `x.diagonal()`.
     """
     if in_torch and bsym.sym.name in _TORCH_VIEWS:
         yield _names(bsym)
@@ -120,12 +120,12 @@ def is_product(bsym: BoundSymbol) -> bool:
 
 
 def elements_of(proxy: Proxy) -> int:
-    """How many a tensor has; 0 of any other value."""
+    """The number of elements of a tensor; 0 for any other value."""
     return prod(int(size) for size in proxy._shape) if isinstance(proxy, TensorProxy) else 0
 
 
 def bytes_of(proxy: Proxy) -> int:
-    """Of a tensor; 0 of any other value, which is passed along."""
+    """The bytes of a tensor; 0 for any other value, which is passed along."""
     return elements_of(proxy) * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
 
 
@@ -134,7 +134,7 @@ def _names(bsym: BoundSymbol) -> Names:
 
 
 def _proxies(values: Iterable[Any]) -> Iterator[Proxy]:
-    """In the order of Thunder's pytrees."""
+    """The proxies in the values, in the order of Thunder's pytrees."""
     for value in values:
         if isinstance(value, Proxy):
             yield value

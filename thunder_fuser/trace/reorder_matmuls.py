@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusible ops that products and convolutions keep apart, though one reads the other, become
-neighbours.
+"""Fusible ops become neighbours if one reads the other and only products or convolutions stand
+between them.
 
     s = silu(g); u = linear(y, w);           m = mul(s, u)
 ->  u = linear(y, w);              s = silu(g); m = mul(s, u)
@@ -8,12 +8,12 @@ neighbours.
     du, ds = f(dm); dy = matmul(du, w); dg = g(ds)
 ->  du, ds = f(dm); dg = g(ds);                    dy = matmul(du, w)
 
-A product that reads nothing of the first run goes before it, one that does goes after both runs.
-What reads a product that has to stay between stays where it is, and so does a cast to a wider type
-that only such ops read: its result would be stored for them. Only views, products, convolutions and
-the like of torch step aside: nothing moves across an in-place copy, a random op, a collective, or
-into the other direction. One look at each op for every run that stays open: linear in the
-length of the trace.
+A product that reads nothing of the first run goes before it; one that does goes after both runs.
+An op that reads a product between the runs stays where it is. So does a cast to a wider type that
+only such ops read: its result would be stored for them. Only views, products, convolutions and
+similar functions of torch step aside: nothing moves across an in-place copy, a random op or a
+collective, or between forward and backward. Each run looks at each op once: linear in the length
+of the trace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS
 
 _PRODUCTS = frozenset({"linear", "matmul"})
-MOST_OPS = 256  # of a run, and of what may wait behind it
+MOST_OPS = 256  # of a run with the products and views behind it
 
 
 @dataclass
@@ -75,7 +75,7 @@ def _order(ops: Sequence[Op]) -> list[int]:
 
 
 def _steps_aside(op: Op) -> bool:
-    """True for what makes memory of its own of its operands alone, and costs more than a move."""
+    """True if it only reads its operands, allocates its result, and costs more than a move."""
     executor = op.bsym.sym.executor
     if executor is torch_executor:
         return op.bsym.sym.id in _PRODUCTS
@@ -85,10 +85,11 @@ def _steps_aside(op: Op) -> bool:
 def _joined(
     ops: Sequence[Op], run: _Run, stretch: range
 ) -> tuple[list[int], _Run, set[int]]:
-    """(what goes before the run, the run with what joins it, what joins it).
+    """(the places that go before the run, the run with the ops that join it, those ops).
 
-    An op joins if it reads the run, itself or through others that join, or reads what one of these
-    reads; then so does all that it reads. No product between may have to come first.
+    An op joins if it reads the run, directly or through others that join. So does an op that reads
+    the same as one of these, and so do the makers of all that they read. An op that depends on a
+    product behind the run does not join.
     """
     own, late = made_at(ops, run.ops), set[str]()
     before = [at for at in run.behind if not _follows(ops[at], own, late)]
@@ -106,7 +107,7 @@ def _joined(
 
 
 def _without_last_casts(ops: Sequence[Op], joined: Iterable[int]) -> list[int]:
-    """Less the casts that none of the others reads."""
+    """The places without the widening casts that none of the others reads."""
     left: list[int] = []
     read: set[str] = set()
     for at in sorted(joined, reverse=True):
@@ -117,7 +118,7 @@ def _without_last_casts(ops: Sequence[Op], joined: Iterable[int]) -> list[int]:
 
 
 def _follows(op: Op, own: set[str], late: set[str]) -> bool:
-    """True if it reads a name of either set; what it makes is then late."""
+    """True if it reads a name of either set; its results are then added to `late`."""
     if not (op.reads_any(own) or op.reads_any(late)):
         return False
     late.update(op.made_names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops in regions -> the same, with copies of some in front of what reads them in another region.
+"""Ops in regions -> the same, with copies of some ops in front of their readers in other regions.
 
     t2 = tanh(t1)      region 0         t2 = tanh(t1)       region 0
     y = matmul(t2, w)              ->   y = matmul(t2, w)
@@ -22,10 +22,10 @@ from thunder_fuser.trace.prepared import Prepared
 
 
 class Repeater:
-    """Writes a trace anew. After that `copies` holds the names of the copies of each value.
+    """Writes the trace with copies; after that, `copies` holds the names of each value's copies.
 
-    repeated: the values of which there are copies; is_for: whether an op, made before, is repeated
-    for a reader.
+    repeated: the values that may be repeated; is_for(maker, reader): whether the maker is repeated
+    for this reader.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Repeater:
         last: Op | None = None
         for op in self._ops:
             if op.region is not None and op.region != region:
-                # What torch reads is stored; until the next region nothing need be repeated.
+                # A region's copies also serve the torch ops behind it: these read what is stored.
                 region, self._swaps = op.region, {}
             if any(self._maker(name, op) is not None for name in op.read_names):
                 for at in self._missing(op):
@@ -55,12 +55,12 @@ class Repeater:
             yield op
 
     def _maker(self, name: str, reader: Op) -> int | None:
-        """The place of the op that is repeated to make a value for a reader."""
+        """The place of the op that is repeated to give the reader this value; None if none is."""
         at = self._makers.get(name)
         return at if at is not None and self._is_for(self._ops[at], reader) else None
 
     def _missing(self, reader: Op) -> list[int]:
-        """The places of the ops that are to be repeated for a reader, in order."""
+        """The places of the ops still to be repeated for a reader, in order."""
         found: set[int] = set()
         stack = reader.read_names
         while stack:
@@ -72,7 +72,7 @@ class Repeater:
         return sorted(found)
 
     def _copy(self, op: Op, reader: Op, last: Op | None) -> Op:
-        """A copy in the region of its reader. For torch it joins the last region, or is one."""
+        """A copy in its reader's region; if torch reads it, in the last region or a new one."""
         for out in op.makes:
             new = self._prepared.renamed(out, "r")
             self._swaps[variableify(out)] = new

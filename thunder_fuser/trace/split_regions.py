@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops -> the same with the numbers of their regions; a long run is split where few bytes cross.
+"""Ops -> the same with numbers of regions; a long run is split where few bytes cross.
 
     a run of 400 primitives, 16 a layer, x handed from layer to layer
 ->  [0, 256), [256, 400): each cut writes and reads x alone, and falls between two layers
 
-Regions are decided here, once. Every later pass reads `Op.region`, so what the cut of the backward
-prices is what runs.
+Regions are decided here, once. Every later pass reads `Op.region`, so the backward's cut prices the
+regions that run.
 
-Note [Bound of a region]: a region has at most 2 * MIN_OPS primitives, before the backward's get
-those that it recomputes. A longer run is split into parts of at least MIN_OPS and a rest. A kernel
-of a model's whole depth would be compiled for that depth alone, in a time that grows faster than
-the depth. The parts of equal layers are equal instead, and found in the cache: a cut depends on the
-2 * MIN_OPS primitives after the last one and on nothing else, so where the trace repeats, the cuts
-do, after as many parts at most as a layer has primitives.
+Note [Bound of a region]: a region has at most 2 * MIN_OPS primitives; a backward's region then gets
+the recomputed ones too. A longer run is split into parts of at least MIN_OPS and a rest. A kernel
+as deep as the model would be compiled for that depth alone, in a time that grows faster than the
+depth. Equal layers instead give equal parts, which the cache finds: a cut depends only on the
+2 * MIN_OPS primitives after the cut before it. So where the trace repeats, the cuts repeat, at the
+latest after as many parts as a layer has primitives.
 
-Note [Mirrored cuts]: the run of a backward is first split where it comes to values of an earlier
-region of the forward. So a region of the backward belongs to one of the forward, whose values it
-recomputes, and those of equal layers are equal again. As it has two or three times the primitives,
-long runs of a forward with a backward are split into parts of half the size.
+Note [Mirrored cuts]: the run of a backward is first split where it reaches values of an earlier
+region of the forward. So a region of the backward recomputes the values of one region of the
+forward, and equal layers give equal regions again. A backward has two or three times the primitives
+of its forward, so a forward with a backward is split into parts of half the size.
 
-A cut costs a write and a read of what crosses it. An H200 does 14 float operations in the time of
-one byte, so 112 while it writes and reads a float of 4 bytes. MIN_OPS primitives compute for longer
-than that, so longer regions would gain nothing.
+A cut costs a write and a read of the values that cross it. An H200 does 14 float operations in the
+time of one byte, so 112 while it writes and reads a float of 4 bytes. MIN_OPS primitives compute
+for longer than that, so longer regions would gain nothing.
 
-A bound symbol is never divided: one that is longer by itself is a part of its own.
+A bound symbol is never divided: one that is longer than the bound is a part by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from thunder_fuser.trace.proxies import bytes_of, makes, reads
 
 MIN_OPS = 128
 
-# Views that are repeated on the other side of a cut, from their operand.
+# Views that the other side of a cut makes again from their operand.
 REPEATED = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
@@ -52,14 +52,14 @@ Users = Mapping[str, Sequence[int]]
 
 
 def partition(prepared: Prepared) -> Prepared:
-    """Numbers the region of each fusible op; what torch runs has none.
+    """Gives each fusible op the number of its region; ops that torch runs have none.
 
     a = exp(x); b = linear(a, w); c = neg(b); d = exp(c)  ->  regions 0, None, 1, 1
     """
     ops, users, numbers = prepared.ops, users_of(prepared.ops), count()
     least = MIN_OPS // 2 if prepared.has_backward else MIN_OPS
     numbered: list[Op] = []
-    made: dict[str, int] = {}  # by the forward: the region of each value
+    made: dict[str, int] = {}  # the region of each value of the forward
     for run in runs(ops):
         if not ops[run.start].is_fusible:
             numbered.append(ops[run.start])
@@ -75,7 +75,7 @@ def partition(prepared: Prepared) -> Prepared:
 def _parts(
     ops: Sequence[Op], run: range, users: Users, made: Mapping[str, int], least: int
 ) -> Iterator[range]:
-    """The run, or what it is split into. users: where in the whole trace a name is read."""
+    """The parts that the run is split into. users: the places in the trace that read a name."""
     if sum(len(ops[at].leaves) for at in run) <= 2 * MIN_OPS:
         yield run
     elif ops[run.start].is_backward:
@@ -86,7 +86,7 @@ def _parts(
 
 
 def _mirrored(ops: Sequence[Op], run: range, made: Mapping[str, int]) -> Iterator[range]:
-    """A run of the backward, split where it comes to an earlier region of the forward."""
+    """A run of the backward, split where it reaches an earlier region of the forward."""
     start, region = run.start, max(made.values(), default=0)
     for at in run:
         latest = max((made[name] for name in ops[at].read_names if name in made), default=region)
@@ -99,7 +99,7 @@ def _mirrored(ops: Sequence[Op], run: range, made: Mapping[str, int]) -> Iterato
 
 
 def split(ops: Sequence[Op], run: range, users: Users, least: int) -> Iterator[range]:
-    """Parts of at least so many primitives, at most twice as many, and a rest."""
+    """Parts of `least` to 2 * `least` primitives, and a rest."""
     inside = [ops[at] for at in run]
     done = list(accumulate((len(op.leaves) for op in inside), initial=0))  # primitives before each
     start = 0
@@ -110,7 +110,7 @@ def split(ops: Sequence[Op], run: range, users: Users, least: int) -> Iterator[r
 
 
 def _cuts(done: Sequence[int], crossing: Sequence[int], least: int) -> Iterator[int]:
-    """The cheapest place of each window, the latest of several."""
+    """The cheapest cut of each window of `least` to 2 * `least` primitives, the last of equals."""
     start, end = 0, len(done) - 1
     while done[end] - done[start] > 2 * least:
         first = bisect_left(done, done[start] + least)
@@ -121,32 +121,32 @@ def _cuts(done: Sequence[int], crossing: Sequence[int], least: int) -> Iterator[
 
 
 def _crossing(ops: Sequence[Op], run: range, users: Users) -> list[int]:
-    """For a cut before each bound symbol, the bytes written and read for its sake.
+    """For a cut before each bound symbol, the bytes written and read because of it.
 
-    What is made in the run is written, unless something outside needs it anyway, and read again;
-    what comes from outside is read again.
+    A value made in the run is read again, and it is written unless something outside the run needs
+    it anyway. A value from outside is only read again.
     """
     first: dict[str, int] = {}  # the bound symbol that makes or first reads a tensor
     last: dict[str, int] = {}
-    handed: dict[str, int] = {}  # the bytes that a cut between the two moves
-    shown: dict[str, str] = {}
+    handed: dict[str, int] = {}  # the bytes that a cut between first and last moves
+    viewed: dict[str, str] = {}  # what a repeated view is a view of
     for at, op in enumerate(ops):
         for leaf in op.leaves:
             for proxy in reads(leaf):
-                name = shown.get(proxy.name, proxy.name)
+                name = viewed.get(proxy.name, proxy.name)
                 if name not in first:
                     first[name], handed[name] = at, bytes_of(proxy)
                 last[name] = at
             for out in makes(leaf):
                 if leaf.sym.id in REPEATED:
                     source = reads(leaf)[0].name
-                    shown[out.name] = shown.get(source, source)
+                    viewed[out.name] = viewed.get(source, source)
                 else:
                     written = all(use in run for use in users.get(out.name, ()))
                     first[out.name] = last[out.name] = at
                     handed[out.name] = bytes_of(out) * (1 + written)
     steps = [0] * (len(ops) + 1)
     for name, size in handed.items():
-        steps[first[name] + 1] += size  # a cut before `first` + 1 is the first that it crosses
+        steps[first[name] + 1] += size  # the cut before `first` + 1 is the first one it crosses
         steps[last[name] + 1] -= size
     return list(accumulate(steps))

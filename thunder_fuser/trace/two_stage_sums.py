@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace -> the same in which sums over different axes of one tensor share the sums of its rows.
 
-    db = sum(g: f32[8, 256, 32, 32], (0, 2, 3))      a bias's gradient, behind a group norm
-    ds = sum(h: f32[8, 32, 8, 32, 32], (2, 3, 4))    of each group, made of g; its input's waits
+    db = sum(g: f32[8, 256, 32, 32], (0, 2, 3))      the gradient of the bias after a group norm
+    ds = sum(h: f32[8, 32, 8, 32, 32], (2, 3, 4))    a sum over each group; h is computed from g
 ->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
-One kernel then reads g once for both. presegment/rfactor.py does the same in
-functions without gradients. There it follows from what shares a kernel. With a backward, the policy
-chooses that, and a gradient that is summed in two stages may have other bits, so it is settled here
-before the policy is asked.
+One kernel then reads g once for both. presegment/rfactor.py does the same in functions without
+gradients, once it knows which ops share a kernel. With a backward, the policy decides that. A sum
+in two stages may have other bits, so this pass decides before the policy does: no policy may change
+a gradient's bits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from thunder_fuser.union_find import UnionFind
 Fits = Callable[[int, int, int, int], bool]  # of groups, rows, columns and bytes an element
 
 _SUMMED = {dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
-_BYTES = 4  # that are read for each element: a gradient's and an input's, of 16 bits
-MIN_COLUMNS = 24  # of a row, so that the partial results are a small part of the bytes
+_BYTES = 4  # read for each element: 16 bits of a gradient and 16 bits of an input
+MIN_COLUMNS = 24  # of a row: partial results must be a small part of the bytes
 
 
 def sum_in_two_stages(prepared: Prepared) -> Prepared:
-    """The trace with such sums in two stages, where a group fits on chip; only with a backward."""
+    """The trace with such sums in two stages if a group fits on chip; only with a backward."""
     if not prepared.has_backward:
         return prepared
     regions: dict[int, list[BoundSymbol]] = {}
@@ -71,18 +71,18 @@ class _Sum:
 
     @staticmethod
     def of(leaf: BoundSymbol) -> _Sum:
-        """That of a bound symbol."""
+        """The sum that a bound symbol computes."""
         sizes = tuple(int(size) for size in leaf.args[0]._shape)
         return _Sum(sizes, tuple(sorted(int(dim) % len(sizes) for dim in leaf.args[1])))
 
     @property
     def summed(self) -> int:
-        """How many elements make one of the result."""
+        """The number of elements that are added for one element of the result."""
         return prod(self.sizes[at] for at in self.dims)
 
     @property
     def kept(self) -> list[int]:
-        """The other axes."""
+        """The axes that are not summed."""
         return [at for at in range(len(self.sizes)) if at not in self.dims]
 
     @property
@@ -92,7 +92,7 @@ class _Sum:
 
     @property
     def columns(self) -> int:
-        """The elements of the last axes, if axes around others are summed; else 0."""
+        """The elements of the last axes, if the sum is over the first and last axes; else 0."""
         kept, last = self.kept, len(self.sizes) - 1
         around = kept and 0 < kept[0] and kept[-1] < last
         if not around or kept != [*range(kept[0], kept[-1] + 1)]:
@@ -100,7 +100,7 @@ class _Sum:
         return prod(self.sizes[kept[-1] + 1 :])
 
     def inner(self, columns: int) -> tuple[int, ...]:
-        """The last axes, of those it sums, that have so many elements; none if no axes have."""
+        """The last axes that have so many elements together, if it sums them all; else none."""
         at = len(self.sizes)
         while at > 0 and prod(self.sizes[at:]) < columns:
             at -= 1
@@ -109,12 +109,13 @@ class _Sum:
 
 
 def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
-    """Of the sums of a region that become two, by the names of results: the elements of a row."""
+    """For each sum of a region that becomes two, by its result's name: the elements of a row."""
     sums = {leaf.output.name: _Sum.of(leaf) for leaf in leaves if _is_sum(leaf)}
     if not any(one.columns for one in sums.values()):
         return {}
     families, widest = _families(leaves), _widest_after(leaves)
-    # A sum that a result as wide as its operand reads is needed whole first: it stays one sum.
+    # If a result as wide as the operand is computed from a sum, that sum must be complete first:
+    # it stays one sum.
     again = {one for name, one in sums.items() if widest.get(name, 0) >= prod(one.sizes)}
     kinds = {
         leaf.output.name: (families.find(leaf.args[0].name), _Sum.of(leaf))
@@ -131,7 +132,7 @@ def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
 
 
 def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
-    """True if the group is whole rows of the other sum, of one of its first axes, and fits."""
+    """True if each group is whole rows of the other sum, under one of its first axes, and fits."""
     columns, size = over.columns, group.summed
     if columns < MIN_COLUMNS or not group.is_of_group:
         return False
@@ -143,7 +144,7 @@ def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
 
 
 def _families(leaves: Sequence[BoundSymbol]) -> UnionFind[str]:
-    """Values of one size of which one is computed from the other."""
+    """Joins values of one size if one is computed from the other."""
     families: UnionFind[str] = UnionFind()
     for leaf in leaves:
         if leaf.sym.id is PrimIDs.TRANSPOSE:
@@ -167,7 +168,7 @@ def _widest_after(leaves: Sequence[BoundSymbol]) -> dict[str, int]:
 
 
 def _is_sum(leaf: BoundSymbol) -> bool:
-    """True for sums of floats whose result is of their operand's type."""
+    """True for a sum of floats whose result has the operand's type."""
     if leaf.sym.id is not PrimIDs.SUM or not leaf.args[0]._shape:
         return False
     dtype = dtypes.to_strong_dtype(leaf.args[0].dtype)
@@ -178,7 +179,7 @@ def _is_sum(leaf: BoundSymbol) -> bool:
 
 
 def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
-    """The op; one with such a sum as its primitives, with two sums in the place of the one."""
+    """The op. If it holds such a sum: its primitives, with two sums in place of the one."""
     if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in op.leaves):
         yield op
         return
@@ -192,7 +193,7 @@ def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
 
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
-    """The sums of rows, in float32 at least, and the sum of these."""
+    """The sums of the rows, in float32 or wider, and the sum of these."""
     one = _Sum.of(leaf)
     inner = one.inner(columns)
     outer = tuple(at for at in one.dims if at not in inner)
@@ -213,5 +214,5 @@ def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
 
 
 def _like(leaf: BoundSymbol, made: BoundSymbol) -> BoundSymbol:
-    """With what is noted of the one it stands for, such as its direction."""
+    """The made symbol with the notes on the one it replaces, such as the direction."""
     return made.from_bsym(tags=leaf.tags, header=leaf.header)

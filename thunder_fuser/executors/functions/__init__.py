@@ -3,10 +3,10 @@
 
     t1 = torch.nn.functional.huber_loss(t0, y)  ->  t1 = sub(t0, y), t2 = abs(t1), ... mean(t9)
 
-A function is here because Thunder leaves it to torch (one opaque call, which ends a region, and is
-computed once more for its gradient), knows it with other arguments or defaults than torch, or
-takes it apart into pieces whose gradient is wrong or slow. define.py says how one is defined. To
-add one, write a row of the table of its subject:
+A function is here for one of three reasons: Thunder leaves it to torch (one opaque call, which ends
+a region, and runs once more for its gradient); Thunder has other arguments or defaults than torch;
+or Thunder takes it apart into pieces whose gradient is wrong or slow. define.py has the two ways to
+define one. To add one, write a row in the table of its subject:
 
     pointwise       each element, activations, other names of what Thunder knows, casts
     losses          losses, distances, log_softmax, cross_entropy
@@ -53,7 +53,7 @@ FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 
 def register(executor: Executor) -> None:
-    """Has Thunder call rewrites while it traces, and the executor take composites."""
+    """Registers the rewrites, which Thunder calls while it traces, and the composites."""
     found = lookasides(_rewrites()) | collectives.lookasides()
     executor._lookasides.update(found)
     _give_to_thunderfx(found)
@@ -74,8 +74,8 @@ def _rewrites() -> dict[str, Rewrite]:
 
 
 def _give_to_thunderfx(functions: Container[Any]) -> None:
-    """Lets thunderfx leave these in graphs for Thunder, of which it takes out what Thunder would
-    only call torch for. It reads that list once, when it is imported, which takes long."""
+    """Lets thunderfx leave these functions in graphs for Thunder. It takes out those of a list for
+    which Thunder only calls torch, and it reads that list once, when it is imported (slowly)."""
     for ops in torch_auto_registered_ops.values():
         ops[:] = [one for one in ops if one not in functions]
     imported = sys.modules.get("thunder.dynamo.utils")
@@ -91,6 +91,6 @@ def composite_of(bsym: BoundSymbol) -> Composite | None:
 
 
 def why_apart(bsym: BoundSymbol) -> Reject | None:
-    """Why a composite of the table is left to Thunder, which takes it apart; None for any other."""
+    """Why Thunder takes a composite of the table apart; None for any other bound symbol."""
     found = composite_of(bsym)
     return None if found is None else found.refuses(*bsym.args, **bsym.kwargs)

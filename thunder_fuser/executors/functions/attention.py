@@ -10,8 +10,10 @@ q: [B, H, L, E]; k, v: [B, H, S, E]; a mask: [L, S] or [B, H, L, S], or 1 in pla
     k = k.repeat_interleave(4, dim=1)              keys that several heads share are not copied
     scaled_dot_product_attention(q, k, v)
 ->  grouped_attention(q, k, v)                     k, v: [B, G, S, E], with H = 4 * G
-Thunder has an executor for some of torch's CUDA kernels, but not for the CPU's, nor for cuDNN's,
-which torch itself chooses on Hopper: the two operators here. What none takes, Thunder takes apart.
+
+Thunder has an executor for some of torch's CUDA kernels. The two operators here are for the others:
+the CPU's, and cuDNN's, which torch itself chooses on Hopper. Thunder takes apart a call that no
+kernel takes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes, prims
 from thunder.core.devices import DeviceType
-from thunder.core.prims import OpTags
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.transforms import sum_to
@@ -42,14 +44,13 @@ from thunder_fuser.executors.functions.define import (
     refuses_tensors,
     wide,
 )
-from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of
-from thunder_fuser.executors.functions.shared_heads import repeated, unrepeated
+from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of, producer
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
-_LARGEST_MASK = 2**28  # elements of a mask that torch is asked about, with one as large
+_LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is allocated
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
@@ -88,12 +89,12 @@ def _backward(
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The kernels read rows without asking for their stride."""
+    """The tensor, copied if its rows are not contiguous: the kernels do not look at that stride."""
     return tensor if tensor.stride(-1) == 1 else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _added(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """What is added to the scores. A mask of bools is kept as such, and converted twice."""
+    """The mask that is added to the scores. A bool mask is saved as such, and converted twice."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
@@ -126,13 +127,13 @@ class _Call:
         return self.query, self.key, self.value
 
     def of_thunder(self, function: Callable[..., Any]) -> Any:
-        """What a function of Thunder's executor for CUDA says, which names all parameters."""
+        """The answer of a function of Thunder's executor for CUDA, which takes all parameters."""
         return function(
             *self.tensors, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale
         )
 
     def gradient(self) -> Any:
-        """The result, after saying what the gradients are."""
+        """The result, with the gradients registered."""
         if not _on_cpu(self.query) and not self.fits_cudnn():
             return self.of_thunder(_CUDA.grad_transform)
         mask, given = self.attn_mask, {"is_causal": self.is_causal, "scale": self.scale}
@@ -142,7 +143,7 @@ class _Call:
         for tensor, its in zip(self.tensors, made, strict=True):
             prims.put_grad(tensor, its)
         if mask is not None and dtypes.is_float_dtype(mask.dtype):
-            # Whether the gradient is needed is not known here; where not, it is dead code.
+            # It is not known here if this gradient is needed; if not, it becomes dead code.
             found = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
             prims.put_grad(mask, ltorch.to(found, mask.dtype))
         return out
@@ -150,7 +151,7 @@ class _Call:
     def of_scores(self, gradient: Any, log_sums: Any) -> Any:
         """[B, H, L, S], the gradient of the scores: p * (of_p - sum(p * of_p)), p the softmax.
 
-        A row without a score, whose log_sums is -inf, has p = 0.
+        In a row without scores, where log_sums is -inf, p is 0.
         """
         scale = 1 / math.sqrt(self.query._shape[-1]) if self.scale is None else self.scale
         gradient, query, key, value, mask = map(wide, (gradient, *self.tensors, self.attn_mask))
@@ -163,11 +164,11 @@ class _Call:
     # ---- groups of heads
 
     def has_groups(self) -> bool:
-        """True where heads of the query share keys and values."""
+        """True if heads of the query share keys and values."""
         return self.key._shape[1] < self.query._shape[1]
 
     def takes_groups(self) -> bool:
-        """True for groups that a kernel here takes as they are."""
+        """True for shared heads that a kernel here takes without repeating them."""
         if self.refuses_ours() or not self.has_groups() or self.has_float_mask():
             return False
         return _on_cpu(self.query) or self.fits_cudnn()
@@ -178,14 +179,14 @@ class _Call:
     # ---- what is refused
 
     def refuses(self) -> Reject | None:
-        """Why Thunder takes a call apart; it then writes the matrix of all scores to memory."""
+        """Why Thunder must take the call apart, and so write the matrix of scores to memory."""
         if _on_cpu(self.query):
             return self.refuses_ours()
         fits = self.of_thunder(_CUDA.checker)
         return None if fits else Reject("attention that no kernel of torch takes")
 
     def fits_cudnn(self) -> bool:
-        """True for what torch gives to cuDNN on Hopper."""
+        """True for calls that torch gives to cuDNN on Hopper."""
         if self.refuses_ours() or self.has_float_mask():
             return False
         if self.query.dtype not in (dtypes.bfloat16, dtypes.float16):
@@ -198,12 +199,12 @@ class _Call:
         major, _ = torch.cuda.get_device_capability(self.query.device.device_str())
         if major != 9 or not torch.backends.cuda.cudnn_sdp_enabled():
             return False
-        # Fewer of its kernels take odd lengths, and masks.
+        # Only some of cuDNN's kernels take odd lengths or masks: then torch is asked.
         is_plain = not (length % 64 or keys % 64) and self.attn_mask is None
         return is_plain or self.torch_takes_cudnn()
 
     def torch_takes_cudnn(self) -> bool:
-        """What torch itself answers for tensors of these sizes."""
+        """True if torch itself chooses cuDNN for tensors of these sizes."""
         mask = self.attn_mask
         if mask is not None and mask.numel > _LARGEST_MASK:
             return False
@@ -217,7 +218,7 @@ class _Call:
         return bool(chosen == SDPBackend.CUDNN_ATTENTION.value)
 
     def refuses_ours(self) -> Reject | None:
-        """What torch itself does not give to its kernels for the CPU."""
+        """Why the two operators here do not take the call, as torch's CPU kernels would not."""
         numbers = isinstance(self.dropout_p, (int, float)), isinstance(self.is_causal, bool)
         if not all(numbers) or not isinstance(self.scale, (int, float, type(None))):
             return Reject("attention with a computed number")
@@ -232,7 +233,7 @@ class _Call:
         query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
         is_known = len(query) == len(key) == 4 and key == value and not query[1] % key[1]
         if not is_known or (query[0], query[3]) != (key[0], key[3]):
-            return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
+            return Reject("attention of shapes other than [B, H, L, E], [B, H, S, E] twice")
         return self.refuses_mask()
 
     def refuses_mask(self) -> Reject | None:
@@ -243,7 +244,7 @@ class _Call:
             return Reject("attention with a mask of another type")
         sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
         if mask.ndim not in (2, 4) or any(one not in (1, all) for one, all in sizes):
-            return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
+            return Reject("attention with a mask of a shape other than [L, S] or [B, H, L, S]")
         return None
 
 
@@ -262,7 +263,7 @@ def _grouped(*args: Any, **given: Any) -> Any:
     return attention_forward(call.tensors, call.attn_mask, **given)[0]
 
 
-# While Thunder traces, attention() below decides between Thunder's symbol and this one.
+# While Thunder traces, attention() below chooses Thunder's symbol or this one.
 _GROUPED = "grouped_attention"
 grouped_attention = Symbol(_GROUPED, _grouped, id=_GROUPED)
 
@@ -273,33 +274,74 @@ def attention(  # noqa: PLR0917 - torch's
 ) -> Any:  # fmt: skip
     """query [B, H, L, E]; key, value [B, H, S, E], or fewer heads with enable_gqa.
 
-    A mask that says no more than is_causal, or nothing, is not read. Keys and values that the
-    program repeats for several heads are read where they were.
+    A mask equal to is_causal, or True everywhere, is not read. Keys and values that the program
+    repeats for several heads are read unrepeated.
     """
     if isinstance(attn_mask, TensorProxy) and is_causal is False:
         attn_mask, is_causal = _without_mask(attn_mask, query, key)
     given = {"attn_mask": attn_mask, "dropout_p": dropout_p, "scale": scale}
     given["is_causal"] = is_causal
-    alone = (key, value) if enable_gqa is True else (unrepeated(key), unrepeated(value))
+    alone = (key, value) if enable_gqa is True else (_unrepeated(key), _unrepeated(value))
     if _Call(query, *alone, **given).takes_groups():
         return grouped_attention(query, *alone, **given)
     if enable_gqa is True:
-        key, value = (repeated(one, query._shape[1]) for one in (key, value))
+        key, value = (_repeated(one, query._shape[1]) for one in (key, value))
     return ltorch.scaled_dot_product_attention(query, key, value, **given)
 
 
 def _without_mask(mask: TensorProxy, query: Any, key: Any) -> tuple[TensorProxy | None, bool]:
-    """The mask that is left to read, and is_causal."""
+    """(the mask, or None if it need not be read, is_causal)"""
     kind = kind_of(mask)
     if kind == CAUSAL and tuple(mask._shape[-2:]) != (query._shape[-2], key._shape[-2]):
         kind = None
     return mask if kind is None else None, kind == CAUSAL
 
 
+# ------------------------------------------------- keys and values that several heads share
+
+# Primitives whose results have the elements of their operand.
+_SAME = {PrimIDs.CLONE, PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER}
+
+
+def _unrepeated(tensor: Any) -> Any:
+    """The tensor k that the program repeated to this one; this one if it repeated none.
+
+    k.repeat_interleave(r, dim=1)                  k: [B, G, S, E]  ->  [B, G * r, S, E]
+    k[:, :, None].expand(B, G, r, S, E).reshape(B, G * r, S, E)       the same
+    """
+    made = producer(tensor) if type(tensor) is TensorProxy and tensor.ndim == 4 else None
+    while made is not None and made.sym.id in _SAME:
+        made = producer(made.args[0])
+    if made is None or made.sym.id is not PrimIDs.RESHAPE or made.args[0].ndim != 5:
+        return tensor
+    batch, groups, times, *row = made.args[0]._shape
+    source, axes = _before_expand(made.args[0])
+    is_repeat = tuple(tensor._shape) == (batch, groups * times, *row) and axes == (0, 1, 3, 4)
+    return source if is_repeat and tuple(source._shape) == (batch, groups, *row) else tensor
+
+
+def _before_expand(tensor: TensorProxy) -> tuple[TensorProxy, tuple[int, ...]]:
+    """(the tensor before it was expanded to this one, for each of its axes the axis here)"""
+    source, axes = tensor, tuple(range(tensor.ndim))
+    while (made := producer(source)) is not None and made.sym.id is PrimIDs.BROADCAST_IN_DIM:
+        source, _, dims = made.args
+        axes = tuple(axes[at] for at in dims)
+        if len(axes) < tensor.ndim:
+            break
+    return source, axes
+
+
+def _repeated(tensor: TensorProxy, heads: int) -> Any:
+    """[B, G, S, E] -> [B, heads, S, E], as torch does with enable_gqa."""
+    return ltorch.repeat_interleave(tensor, heads // tensor._shape[1], dim=1)
+
+
+# ------------------------------------------------------------------------------------- the table
+
 ATTENTION: Table = {
     "torch.nn.functional.scaled_dot_product_attention": Composite(
         lambda *args, **kwargs: _Call(*args, **kwargs).refuses(),
-        attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
+        attention_of_torch,  # without gradients: torch chooses among more kernels
         lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
         rewrite=attention,
     ),

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's functional collectives, which Thunder does not know but for all_reduce, with gradients.
+"""torch's functional collectives, with gradients. Of these Thunder knows only all_reduce.
 
     y = all_gather_tensor(x, 0, group)            y = wait(all_gather(x, group, do_async=True))
-    dx of it                                      reduce_scatter(dy, sum)
+    its gradient dx                               reduce_scatter(dy, sum)
 
-Thunder's passes then post the collective early and await it late; all_to_all_single, for which it
-has no primitive, is one call of torch. A gradient is that of torch's functions ending in
-`_autograd`: each device has a loss of its own, and all losses are added. Of a maximum and of a
-broadcast torch has none, or a wrong one; here it is that of the same sum of losses.
+Thunder's passes then post the collective early and wait for it late. Thunder has no primitive for
+all_to_all_single, so that is one call of torch. The gradients are those of torch's functions ending
+in `_autograd`: each device has a loss, and the gradient is that of the sum of all losses. For a
+maximum and a broadcast, torch has no gradient or a wrong one; here it is that of the same sum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 import torch.distributed as dist
-from thunder.core.prims import OpTags, get_grad, put_grad
+from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.distributed import prims as distributed
@@ -26,14 +26,15 @@ from thunder.extend import OperatorExecutor
 
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.functions.define import Composite, Table
+from thunder_fuser.executors.gradients import with_gradients
 
 _SUM, _MAX = distributed.DistributedReduceOps.SUM, distributed.DistributedReduceOps.MAX
 _PREFIX = "thunder_fuser.functional."
-# Not with the kernels: those may run ahead of a call, without memory, and change places.
+# Not among the kernels of kernels.py: these may run on meta tensors, and be reordered.
 CALLS = OperatorExecutor("thunder_fuser_communication")
 
 
-# ---- what each is made of
+# ---- the forwards
 
 
 def _gathered(x: Any, dim: int, group: Any) -> Any:
@@ -78,7 +79,7 @@ def _reduce_to(x: torch.Tensor, root: int, group: Any) -> torch.Tensor:
     return out if dist.get_rank() == root else out.zero_()
 
 
-# One call on all ranks, so that none of them drops it alone.
+# The same call on all ranks, so that no rank alone drops it as dead code.
 _reduced_to = CALLS.register_operator(
     "torch_reduce_to", meta=lambda x, root, group: TensorProxy(like=x), fn=_reduce_to,
     tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
@@ -86,12 +87,12 @@ _reduced_to = CALLS.register_operator(
 
 
 def _from_root(x: Any, root: int, group: Any) -> Any:
-    """root: the rank in all processes."""
+    """x of the root, a global rank, on all devices."""
     return distributed.wait(distributed.broadcast(ltorch.contiguous(x), root, group, True))
 
 
 def _first(x: Any, dim: int) -> Any:
-    """[.., s, ..] -> [s, ..], contiguous, as the backends want it; gradients may be expanded."""
+    """[.., s, ..] -> [s, ..], contiguous, as the backends need it; gradients may be expanded."""
     return ltorch.contiguous(x if dim == 0 else ltorch.movedim(x, dim, 0))
 
 
@@ -102,79 +103,59 @@ def _mean(x: Any, reduce: str, group: Any) -> Any:
 # ---- gradients
 
 
-def _gather_with_gradient(x: Any, dim: int, group: Any) -> Any:
-    y = _gathered(x, dim, group)
-    put_grad(x, _scattered(get_grad(y), "sum", dim, group))
-    return y
+def _scatter_gradient(g: Any, y: Any, x: Any, *given: Any) -> Any:
+    reduce, dim, group = given
+    found = _mean(_gathered(g, dim, group), reduce, group)
+    return _of_largest(found, x, _gathered(y, dim, group), group) if reduce == "max" else found
 
 
-def _scatter_with_gradient(x: Any, reduce: str, dim: int, group: Any) -> Any:
-    y = _scattered(x, reduce, dim, group)
-    gradient = _mean(_gathered(get_grad(y), dim, group), reduce, group)
-    if reduce == "max":
-        gradient = _of_largest(gradient, x, _gathered(y, dim, group), group)
-    put_grad(x, gradient)
-    return y
-
-
-def _reduce_with_gradient(x: Any, reduce: str, group: Any) -> Any:
-    y = _reduced(x, reduce, group)
-    gradient = _reduced(get_grad(y), "avg" if reduce == "avg" else "sum", group)
-    put_grad(x, _of_largest(gradient, x, y, group) if reduce == "max" else gradient)
-    return y
+def _reduce_gradient(g: Any, y: Any, x: Any, reduce: str, group: Any) -> Any:
+    found = _reduced(g, "avg" if reduce == "avg" else "sum", group)
+    return _of_largest(found, x, y, group) if reduce == "max" else found
 
 
 def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
-    """The gradient where x is y, its maximum over devices; devices with the same share it.
+    """The gradient where x equals y, the maximum over devices; devices with equal values share it.
 
-    Where the maximum is NaN, so is the gradient, as that of torch's amax is: no x is y.
+    Where y is NaN, no x equals it, and the gradient is NaN, as that of torch's amax is.
     """
     found = ltorch.to(ltorch.eq(x, y), x.dtype)
     return gradient * found / _reduced(found, "sum", group)
 
 
-def _broadcast_with_gradient(x: Any, root: int, group: Any) -> Any:
-    y = _from_root(x, root, group)
-    put_grad(x, _reduced_to(get_grad(y), root, group))
-    return y
-
-
-def _exchange_with_gradient(
-    x: Any, made: tuple[int, ...], given: tuple[int, ...], group: Any
-) -> Any:
-    y = _exchanged(x, made, given, group)
-    put_grad(x, _exchanged(get_grad(y), given, made, group))
-    return y
-
-
+# {name: (the forward of x and arguments, the gradient of g, y, x and the same arguments)}
 _FORWARDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "all_gather": (_gathered, _gather_with_gradient),
-    "reduce_scatter": (_scattered, _scatter_with_gradient),
-    "all_reduce": (_reduced, _reduce_with_gradient),
-    "all_to_all": (_exchanged, _exchange_with_gradient),
-    "broadcast": (_from_root, _broadcast_with_gradient),
-}
+    "all_gather": (_gathered, lambda g, y, x, dim, group: _scattered(g, "sum", dim, group)),
+    "reduce_scatter": (_scattered, _scatter_gradient),
+    "all_reduce": (_reduced, _reduce_gradient),
+    "all_to_all": (
+        _exchanged, lambda g, y, x, made, given, group: _exchanged(g, given, made, group)
+    ),
+    "broadcast": (_from_root, lambda g, y, x, root, group: _reduced_to(g, root, group)),
+}  # fmt: skip
 _SYMBOLS = {
     name: Symbol(f"functional_{name}", forward, id=_PREFIX + name)
     for name, (forward, _) in _FORWARDS.items()
 }
 COLLECTIVES: Table = {
-    _PREFIX + name: Composite(lambda *args: None, forward, gradient)
+    _PREFIX + name: Composite(
+        lambda *args: None, forward, with_gradients(forward, [gradient], lambda found, x: found)
+    )
     for name, (forward, gradient) in _FORWARDS.items()
 }
 
 
-# ---- what a program calls
+# ---- the functions that a program calls
 
 
 def _group(group: Any, tag: str = "") -> Any:
-    """The process group of all that torch takes for one."""
+    """The process group, from any of the forms that torch accepts."""
     name = dist._functional_collectives._resolve_group_name(group, tag)
     return dist.distributed_c10d._resolve_process_group(name)
 
 
 def _axis(x: Any, dim: int, group: Any, what: str, *, divides: bool) -> int:
-    """The axis, from 0; CommunicationError if the group does not divide it."""
+    """The axis, counted from 0; CommunicationError if its size must divide and does not."""
     axis = dim % x.ndim
     if divides and x.shape[axis] % group.size():
         raise CommunicationError(
@@ -185,7 +166,7 @@ def _axis(x: Any, dim: int, group: Any, what: str, *, divides: bool) -> int:
 
 
 def _word(reduce: str, what: str) -> str:
-    """The reduction; CommunicationError for one that Thunder lacks."""
+    """The reduction's name; CommunicationError for one that Thunder lacks."""
     word = reduce.lower()
     if word not in ("sum", "avg", "max"):
         raise CommunicationError(what, expected="sum, avg or max", got=reduce)
@@ -247,7 +228,7 @@ def _scatter_op(x: Any, reduce_op: str, group_size: int, group_name: Any) -> Any
 
 
 def lookasides() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """{what a user's program calls: what is called in its place}."""
+    """{a function that a user's program calls: the function to call instead}."""
     if not dist.is_available():
         return {}
     functional, found = dist._functional_collectives, {}

@@ -6,11 +6,12 @@
                              ->  reciprocal(1 + exp(-x))     when the fuser claims it
                  its gradient    dy * y * (1 - y)
 
-Thunder differentiates what a Rewrite calls. A Composite brings its own gradient. Both compute
-16-bit floats in float32: torch computes such a function in one kernel, and rounds its result alone.
+Thunder differentiates the functions that a Rewrite calls. A Composite has its own gradient. Both
+compute 16-bit floats in float32, as torch: its one kernel for such a function rounds only the
+result.
 
-A result of a Rewrite that is its argument, or a view of it, is cloned unless it is a view in torch
-too: else the caller could write to the argument through it. So roll(x, 0) is clone(x).
+If a Rewrite returns its argument or a view of it, the result is cloned unless torch returns a view
+too. Otherwise the caller could write to the argument through it. So roll(x, 0) is clone(x).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import VIEWS, makes, parts, reads
 
 Function = Callable[..., Any]
-# The gradient of a result -> (tensor, its gradient), ...
+# The gradient of the result -> (tensor, its gradient), ...
 Backward = Callable[[Any], Iterable[tuple[Any, Any]]]
 
 
@@ -47,11 +48,11 @@ Backward = Callable[[Any], Iterable[tuple[Any, Any]]]
 class Rewrite:
     """A function that is called in place of torch's.
 
-    It returns NotImplemented for a call that it leaves to torch, or that torch should refuse.
+    For a call that it does not take, or that torch refuses, it returns NotImplemented.
     """
 
     function: Function
-    may_be_view: bool = False  # of its argument, as in torch
+    may_be_view: bool = False  # the result may be a view of the argument, as in torch
     of_complex: bool = False  # takes complex tensors too
 
 
@@ -66,9 +67,11 @@ def rewrites(
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """When a call stays with Thunder, what else it becomes, and that with gradients.
+    """A function that stays one symbol of the trace until the fuser claims it.
 
-    rewrite: what Thunder calls first, while it traces, and which calls Thunder's symbol.
+    refuses: why Thunder keeps a call, or None; transform: the function that the call becomes;
+    gradient: the same, with gradients; rewrite: a function that Thunder calls first, while it
+    traces, and that calls Thunder's symbol.
     """
 
     refuses: Callable[..., Reject | None]
@@ -87,7 +90,7 @@ def with_gradient(
 ) -> Composite:
     """A Composite of forward(*args) -> (result, backward); gradients are cast to their tensors'.
 
-    transform: what to call where no gradient is wanted, if not forward.
+    transform: the function to call if no gradient is needed; by default forward.
     """
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +106,7 @@ def with_gradient(
 
 
 def of_calls(call: Function) -> Composite:
-    """A Composite of what makes a call's arguments an object with `refuses` and `forward`."""
+    """A Composite of call(*args) -> an object with the methods `refuses` and `forward`."""
     return with_gradient(
         lambda *args, **kwargs: call(*args, **kwargs).refuses(),
         lambda *args, **kwargs: call(*args, **kwargs).forward(),
@@ -111,30 +114,30 @@ def of_calls(call: Function) -> Composite:
 
 
 def refuses_tensors(of: str, *tensors: TensorProxy | None) -> Reject | None:
-    """Taken: plain tensors of one device, of known sizes."""
+    """None for plain tensors of one device and of known sizes; else why they are refused."""
     given = [one for one in tensors if one is not None]
     if any(type(one) is not TensorProxy or one.device != given[0].device for one in given):
-        return Reject(f"{of} of other than plain tensors of one device")
+        return Reject(f"{of} of operands that are not plain tensors on one device")
     known = all(type(size) is int for one in given for size in one._shape)
     return None if known else Reject("symbolic size")
 
 
 def refuses_floats(of: str, *tensors: TensorProxy | None) -> Reject | None:
-    """Taken: plain tensors of floats, with elements, of known sizes, on one device."""
+    """As refuses_tensors, and the tensors must be floats and have elements."""
     if refused := refuses_tensors(of, *tensors):
         return refused
     given = [one for one in tensors if one is not None]
     taken = all(data_type(one.dtype) in FLOATS and one.numel for one in given)
-    return None if taken else Reject(f"{of} of no elements, or of other than floats")
+    return None if taken else Reject(f"{of} of tensors without elements, or not of floats")
 
 
 def as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
-    """The tensor itself if it has the type: a cast that is none would be a view."""
+    """The tensor in a type; itself if it has the type, for Thunder would make a view."""
     return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
 
 
 def compute_type(tensor: TensorProxy) -> dtypes.dtype:
-    """float64 for such a tensor, float32 for shorter floats."""
+    """float64 for float64 tensors, float32 for all shorter floats."""
     return dtypes.float64 if tensor.dtype == dtypes.float64 else dtypes.float32
 
 
@@ -173,7 +176,7 @@ def is_16_bit(one: Any) -> bool:
 
 
 def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
-    """{what a user's program calls: what is called in its place}."""
+    """{a function that a user's program calls: the function to call instead}."""
     symbols = {
         called: symbol
         for called, symbol in ltorch._torch_to_thunder_function_map.items()
@@ -185,7 +188,7 @@ def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
 
 
 def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
-    """The function; for a call that it does not take, Thunder's symbol."""
+    """The function to call instead of a symbol; it calls the symbol if the rewrite does not fit."""
     signature = inspect.signature(getattr(rewrite.function, "meta", rewrite.function))
     types = ANY | COMPLEX if rewrite.of_complex else ANY
 
@@ -208,8 +211,8 @@ def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
         before = len(scope)
         result = result_of(args, kwargs)
         if not rewrite.may_be_view:
-            result = _own(result, scope[before:])
-        _read(_tensors((args, kwargs)), scope[before:])
+            result = _without_views(result, scope[before:])
+        _mark_read(_tensors((args, kwargs)), scope[before:])
         return result
 
     return call
@@ -220,12 +223,12 @@ def _tensors(tree: Any) -> list[Any]:
 
 
 def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments, after telling Thunder of the user's line, and that items of lists are read.
+    """The arguments, after Thunder has noted the user's line and the items of lists that are read.
 
-    Thunder does so for its own symbols. Without it, f(x, [2]) would run the trace of f(x, [1]).
+    Thunder does this for its own symbols. Without it, f(x, [2]) would run the trace of f(x, [1]).
     """
     record_source_loc_in_symbol_header(tuple)()
-    # Thunder's interpreter gives an executor bare values, and finds its own record of each again.
+    # Thunder's interpreter passes bare values; wrap_const finds its record of each again.
     by_place = [wrap_const(one) for one in args]
     by_name = {name: wrap_const(one) for name, one in kwargs.items()}
     recursively_proxy(*by_place, **by_name)
@@ -233,22 +236,23 @@ def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _is_taken(signature: inspect.Signature, symbol: Symbol, args: Any, kwargs: Any) -> bool:
-    """False for arguments that the function does not have, or that torch refuses.
+    """False for arguments that the function lacks, or that torch refuses.
 
-    Thunder asks torch about functions that it does not know, so torch may raise its own error.
+    For functions that Thunder does not know, its meta function asks torch, so any error of torch
+    arrives here, as a NotImplementedError.
     """
     try:
         signature.bind(*args, **kwargs)
         if OpTags.AUTO_REGISTERED in (symbol.tags or ()):
             with detached_trace():
                 symbol.meta(*args, **kwargs)
-    except (TypeError, NotImplementedError):  # Thunder raises the second whatever torch does
+    except (TypeError, NotImplementedError):
         return False
     return True
 
 
 def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> bool:
-    """False where Thunder's rules for types give others than torch has, or torch refuses."""
+    """False if Thunder's rules give the results other types than torch's, or if torch refuses."""
     results = [one for one in _tensors(result) if isinstance(one, TensorProxy)]
     given = [one for one in _tensors((args, kwargs)) if isinstance(one, TensorProxy)]
     if not results or not may_differ(given):
@@ -257,8 +261,8 @@ def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> 
     return theirs is None or theirs == tuple(data_type(one.dtype) for one in results)
 
 
-def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
-    """The result; tensors of which these bound symbols made nothing but views are cloned."""
+def _without_views(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
+    """The result; a tensor that these bound symbols only viewed, or did not make, is cloned."""
     computed: set[str] = set()
     for leaf in (part for bsym in bsyms for part in parts(bsym)):
         if leaf.sym.id not in VIEWS or reads(leaf)[0].name in computed:
@@ -270,11 +274,11 @@ def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
     return tree_map(lambda one: ltorch.clone(one) if is_view(one) else one, result)
 
 
-def _read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
-    """Reads tensors whose shape alone was used, by views without a use.
+def _mark_read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
+    """Reads the tensors of which only the shape was used, by views that nothing uses.
 
-    Thunder counts an argument as one of the trace if something reads it. Where two arguments are
-    the same tensor and one is not read, it takes others for them.
+    Thunder makes an argument part of the trace only if something reads it. If two arguments are
+    the same tensor and one is not read, it confuses them with others.
     """
     read = {one.name for bsym in bsyms for one in reads(bsym)}
     for one in arguments:

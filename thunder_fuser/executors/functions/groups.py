@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What routes tokens to experts: products of groups, and how many tokens each expert has.
+"""Functions that route tokens to experts: products of groups, and counts of tokens per expert.
 
     y = _grouped_mm(a[m, k], b[g, k, n], offs=ends)   ->  y = grouped_product(a, b, ends)
                                                           da = grouped_product(dy, b.mT, ends)
                                                           db = grouped_product(a.mT, dy, ends)
     histc(x, bins=8, min=0, max=7)                    ->  sum(bin(x)[:, None] == arange(8), 0)
 
-Thunder has a product of groups without a gradient, without torch's name `offs`, and without groups
-of what is summed over, which the gradient of the weights needs.
+Thunder's product of groups has no gradient, no argument by torch's name `offs`, and no groups along
+the summed axis, which the gradient of the weights needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from thunder_fuser.trace.op import Reject
 
 
 def _meta(a: TensorProxy, b: TensorProxy, ends: TensorProxy) -> TensorProxy:
-    """Groups of rows of a, of columns of b, or of what is summed over."""
+    """The result, for groups of rows of a, of columns of b, or along the summed axis."""
     ranks = (a.ndim, b.ndim, ends.ndim)
     check(ranks in ((2, 3, 1), (3, 2, 1), (2, 2, 1)), lambda: f"grouped_mm of ranks {ranks}")
     groups = b.shape[0] if b.ndim == 3 else a.shape[0] if a.ndim == 3 else ends.shape[0]
@@ -78,8 +78,8 @@ register_grad(_product.id, _COMPOSITE.gradient)
 def _grouped_mm(
     self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> Any:
-    """In place of Thunder's symbol, with torch's names of arguments, and a name of its own: those
-    that claim Thunder's expect its arguments."""
+    """Replaces Thunder's symbol, with torch's argument names. It has another id, since executors
+    that claim Thunder's symbol expect Thunder's arguments."""
     is_plain = bias is None and out_dtype in (None, dtypes.to_torch_dtype(self.dtype))
     check(
         offs is not None and is_plain,
@@ -93,7 +93,7 @@ def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Counts over equal parts of [min, max], in the type of the input."""
     numbers = all(isinstance(one, Number) for one in (bins, min, max))
     if not numbers or not min < max or bins < 1:
-        return NotImplemented  # torch looks for the extremes, or refuses
+        return NotImplemented  # torch computes the extremes, or refuses the call
     x = ltorch.reshape(input, (-1,))
     wide = compute_type(x)
     place = ltorch.floor((ltorch.to(x, wide) - min) * bins / (max - min))

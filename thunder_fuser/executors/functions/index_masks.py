@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of attention that follow from indices alone, as libraries of models make them.
+"""Attention masks computed from indices alone, as model libraries make them.
 
     mask = arange(S)[None, :] <= arange(L)[:, None]         is_causal
     mask = (arange(L)[:, None] >= 0).expand(L, S)           no mask
 ->  scaled_dot_product_attention(q, k, v, is_causal=True)   ->  torch's fastest kernels, and no mask
                                                                 in memory
 
-An integer tensor is known where it is affine in its indices, a mask where it says that such a
-tensor is not negative:
+An integer tensor is known if it is affine in its indices. A mask is known if it is True where such
+a tensor is not negative:
 
     arange(S)[None, :]      0 + 0 * i + 1 * j
     mask above              0 + 1 * i - 1 * j >= 0
@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, get_tracectx
 
-from thunder_fuser.executors.functions.producers import producer
+from thunder_fuser.trace.proxies import COPIES, makes, parts
 
 ALL, CAUSAL = "all", "causal"
 
@@ -42,13 +44,13 @@ class Affine:
         return Affine(self.offset + factor * other.offset, tuple(steps))
 
     def at_least(self, shape: tuple[int, ...]) -> int:
-        """Its smallest element in a tensor of this shape."""
+        """The smallest element of a tensor of this shape."""
         reach = (step * (size - 1) for step, size in zip(self.steps, shape, strict=True))
         return self.offset + sum(min(0, one) for one in reach)
 
 
 def kind_of(mask: TensorProxy) -> str | None:
-    """ALL for a mask that is True everywhere, CAUSAL for that of is_causal, None for any other.
+    """ALL for a mask that is True everywhere, CAUSAL for the mask of is_causal, None for others.
 
     mask: bool, [L, S] or [B, H, L, S], or 1 in place of any of these, with elements.
     """
@@ -69,8 +71,8 @@ def _is_plain(size: Any) -> bool:
 
 
 def _value(tensor: Any, shape: tuple[int, ...] = ()) -> Affine | None:
-    """Of integers: what a tensor, or a number beside one of this shape, holds.
-    Of bools: what is not negative where it holds True."""
+    """For an integer tensor, or a number beside one of this shape: its elements. For a bool tensor:
+    an affine that is not negative where the tensor is True."""
     if type(tensor) in (int, bool):
         return Affine(tensor, (0,) * len(shape))
     made = producer(tensor) if type(tensor) is TensorProxy else None
@@ -120,7 +122,7 @@ def _same(bsym: BoundSymbol) -> Affine | None:
 
 
 def _cast(bsym: BoundSymbol) -> Affine | None:
-    """Between integers that hold any index, where no value wraps."""
+    """The same for a cast between int64 and int32, which hold any index; others may wrap."""
     kinds = {bsym.args[0].dtype, bsym.output.dtype}
     return _same(bsym) if kinds <= {dtypes.int64, dtypes.int32} else None
 
@@ -140,7 +142,7 @@ def _sum(factor: int) -> Callable[[BoundSymbol], Affine | None]:
 
 
 def _compared(greater: int, strictly: int) -> Callable[[BoundSymbol], Affine | None]:
-    """Where the argument at place `greater` is at least the other, or more."""
+    """The rule for a comparison: argument `greater` >= the other, or > if `strictly` is 1."""
 
     def rule(bsym: BoundSymbol) -> Affine | None:
         if any(isinstance(one, TensorProxy) and not _are_integers(one) for one in bsym.args):
@@ -158,7 +160,7 @@ def _are_integers(tensor: TensorProxy) -> bool:
 
 
 def _and(bsym: BoundSymbol) -> Affine | None:
-    """Of two masks, of which one is True everywhere: the other."""
+    """If one of two masks is True everywhere: the other mask."""
     if not dtypes.is_boolean_dtype(bsym.output.dtype) or (pair := _pair(bsym)) is None:
         return None
     shape = tuple(bsym.output._shape)
@@ -173,3 +175,39 @@ _RULES: dict[Any, Callable[[BoundSymbol], Affine | None]] = {
     PrimIDs.GE: _compared(0, 0), PrimIDs.GT: _compared(0, 1),
     PrimIDs.LE: _compared(1, 0), PrimIDs.LT: _compared(1, 1), PrimIDs.BITWISE_AND: _and,
 }  # fmt: skip
+
+
+# --------------------------------------- the producers in the trace that Thunder is recording
+
+@dataclass(slots=True)
+class _Index:
+    """The producers in the first `read` bound symbols of a trace, which grows meanwhile."""
+
+    read: int = 0
+    producers: dict[str, BoundSymbol] = field(default_factory=dict)
+    has_writes: bool = False
+
+    def extend(self, recorded: list[BoundSymbol]) -> None:
+        for leaf in (leaf for bsym in recorded[self.read :] for leaf in parts(bsym)):
+            self.producers.update({out.name: leaf for out in makes(leaf)})
+            self.has_writes |= leaf.sym.id in COPIES
+        self.read = len(recorded)
+
+
+_INDICES: WeakKeyDictionary[TraceCtx, _Index] = WeakKeyDictionary()
+
+
+def producer(tensor: TensorProxy) -> BoundSymbol | None:
+    """The primitive that made a tensor.
+
+        mask = le(expand(iota(5)), ...)    producer(mask) is the bound symbol of prims.le
+
+    None for an input, inside of another symbol, and after the program has written in place: the
+    tensor may then hold other values than the primitive made.
+    """
+    trace = get_tracectx()
+    if len(trace.scopes) > 1:
+        return None
+    index = _INDICES.setdefault(trace, _Index())
+    index.extend(trace.scopes[0])
+    return None if index.has_writes else index.producers.get(tensor.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that stay with torch, with the gradient that torch itself has for them.
+"""Functions that torch runs, with torch's own gradients.
 
     y = max_pool2d(x, 3)
 ->  Thunder:  y = convolution(pad(x), ...), and a gradient of convolutions, flips and pads
@@ -7,11 +7,12 @@
               dx = max_pool2d_backward_0(dy, x, indices)       its gradient in torch
 
 Thunder takes a convolution's gradient apart into convolutions whose kernels are as large as images.
-Other functions it calls a second time in the backward, to differentiate them there. Here autograd
-itself is traced once for the sizes of a call, on tensors without memory. What it computes before
-it reads the gradient of a result runs in the forward, and all else in the backward.
+Other functions it calls a second time in the backward, to differentiate them there. Here, torch's
+autograd is traced on fake tensors, once for the sizes of a call. The ops that do not depend on a
+result's gradient run in the forward, all others in the backward.
 
-The gradient of the first tensor is an op of its own: the image that a model begins with needs none.
+The gradient of the first tensor is an op of its own, so that it can be dropped: a model's input
+image needs no gradient.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import TORCH_KERNELS
 
 KERNELS = OperatorExecutor(TORCH_KERNELS)
-# Under the names of torch.nn.functional. Thunder has rules for convolutions under autocast.
+# Names in torch.nn.functional. Convolutions keep Thunder's symbols, for its rules under autocast.
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-# Of these Thunder refuses some arguments, such as align_corners and ceil_mode; torch does not.
+# Thunder refuses some arguments of these that torch takes, such as align_corners and ceil_mode.
 OTHERS = (
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
@@ -60,16 +61,16 @@ OTHERS = (
     "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
     "interpolate", "grid_sample", "fold", "unfold",
 )  # fmt: skip
-# What torch refuses of these, Thunder refuses too, in words of its own.
+# For these, Thunder has its own messages on calls that torch refuses.
 _CHECKED = ("adaptive_avg_pool2d", "interpolate")
 _aten = torch.ops.aten
-# A backward recomputes these from what they view, which is kept in any case.
+# A backward recomputes these from the tensors that they view, which are kept in any case.
 _VIEWS = (_aten.unsqueeze.default, _aten.squeeze.dim, _aten.reshape.default, _aten.detach.default)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """What is known of a tensor among the arguments of a call."""
+    """The shape, type and device of a tensor argument."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -88,7 +89,7 @@ class _Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A function with its arguments; `leaves` have types, for True is 1 to a dictionary."""
+    """A function with its arguments. Each leaf has its type: as dictionary keys, True equals 1."""
 
     function: str
     structure: Any
@@ -119,10 +120,10 @@ _one_at_a_time = make_reentrant_lock()
 
 @contextmanager
 def _without_memory(has_gradients: bool) -> Iterator[None]:
-    """Torch runs on tensors without memory, in the same way whatever surrounds the call.
+    """Runs torch on fake tensors, in the same way whatever surrounds the call.
 
-    Under torch.autocast it would cast. Thunder has done so already, and runs traces without it.
-    Two threads cannot trace with make_fx at once, which patches what both use.
+    torch.autocast is off: Thunder has inserted its casts already, and runs traces without it. Only
+    one thread at a time traces, for make_fx patches functions that all threads use.
     """
     with (
         _one_at_a_time, FakeTensorMode(), torch._C._DisableAutocast(),
@@ -133,7 +134,7 @@ def _without_memory(has_gradients: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the joint graph as an op: names of the values that it reads, and makes."""
+    """A part of the joint graph as an op, with the names of its operands and results."""
 
     symbol: Symbol
     reads: tuple[str, ...]
@@ -142,9 +143,9 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    """A call's op forward, and its ops backward with the places of the tensors they are for.
+    """A call's forward op, and its backward ops with the places of the tensors they are for.
 
-    The forward makes the results, then what the backwards read of its other values.
+    The forward returns the results, then the other values that the backward ops read.
     """
 
     tensors: tuple[str, ...]
@@ -175,7 +176,7 @@ def _traced(call: _Call) -> _Traced:
 
 
 def _places(tensors: int) -> Iterator[tuple[int, ...]]:
-    """Whose gradients are computed together: the first tensor's, then all others'."""
+    """The places of tensors whose gradients are one op: the first tensor, then all others."""
     yield (0,)
     if tensors > 1:
         yield tuple(range(1, tensors))
@@ -188,7 +189,7 @@ def _split(
     name: str, graph: Graph, count: int, has_gradient: Sequence[bool], structure: Any
 ) -> _Traced:
     for node in graph.nodes:
-        if node.target is _aten.view.default:  # a call's tensors may have other strides
+        if node.target is _aten.view.default:  # the tensors of a call may have other strides
             node.target = _aten.reshape.default
     given = [node for node in graph.nodes if node.op == "placeholder"]
     made = next(node for node in graph.nodes if node.op == "output").args[0]
@@ -222,7 +223,7 @@ def _split(
 
 
 def reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
-    """These and all that follow them."""
+    """The nodes, and all that follow them."""
     found, todo = set[Node](), [*nodes]
     while todo:
         node = todo.pop()
@@ -244,26 +245,28 @@ def _part(
         if node not in copies:
             copies[node] = part.node_copy(node, copies.__getitem__)
     part.output(tuple(copies[node] for node in makes))
-    symbol = _symbol(name, GraphModule({}, part).forward, [node.meta["val"] for node in makes])
+    types = [_type_of(node.meta["val"]) for node in makes]
+    symbol = kernel(
+        name, GraphModule({}, part).forward,
+        lambda *tensors: tuple(TensorProxy(**one) for one in types),
+    )  # fmt: skip
     return _Part(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
 
 
-def _symbol(name: str, function: Callable[..., Any], makes: Sequence[torch.Tensor]) -> Symbol:
-    """An op of this name, which Thunder may tell from others by it."""
-    types = [*map(_type_of, makes)]
+def kernel(name: str, function: Callable[..., Any], meta: Callable[..., Any]) -> Symbol:
+    """An op with this name as its id, which is never recomputed; it calls the function."""
 
     def bind(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {name: function}
 
     return Symbol(
-        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind,
-        meta=lambda *tensors: tuple(TensorProxy(**one) for one in types),
+        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind, meta=meta,
         tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
     )  # fmt: skip
 
 
 def _type_of(one: torch.Tensor) -> dict[str, Any]:
-    """What TensorProxy takes for such a tensor."""
+    """The arguments of TensorProxy for such a tensor."""
     return {
         "shape": tuple(one.shape),
         "dtype": to_dtype(one.dtype),
@@ -310,7 +313,7 @@ def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
-    """What TensorProxy takes for each result of a call, and the structure of the results."""
+    """TensorProxy's arguments for each result of a call, and the structure of the results."""
     with _without_memory(has_gradients=False):
         results, structure = tree_flatten(call.run(call.fakes()))
     return [*map(_type_of, results)], structure
@@ -325,12 +328,12 @@ def _meta(function: str) -> Callable[..., Any]:
 
 
 def _printable(leaf: Any) -> Any:
-    """Thunder does not write a torch.Size as Python."""
+    """The leaf; a torch.Size as a tuple, which Thunder can print as Python."""
     return tuple(leaf) if isinstance(leaf, torch.Size) else leaf
 
 
 def _convolution(function: str) -> Table:
-    """Of Thunder's symbol: without gradients as Thunder runs it, which is one op of torch."""
+    """The Composite of Thunder's symbol; without gradients it is one torch op, as in Thunder."""
     symbol = getattr(ltorch, function)
     run = torch_executor.implmap[symbol.id].symbol
     gradient, rewrite = _with_gradient(function, run), functools.partial(_biased, symbol)
@@ -342,8 +345,8 @@ def _biased(
 ) -> Any:
     """On a GPU: conv2d(x, w, b)  ->  conv2d(x, w) + b, in a region with what reads it.
 
-    cuDNN rounds the convolution and then adds the bias, in a kernel of its own; torch sums the
-    bias's gradient in another.
+    cuDNN rounds the convolution and then adds the bias in another kernel, and torch sums the bias's
+    gradient in a third one.
     """
     if not _adds_bias(weight, bias):
         return symbol(input, weight, bias, *args, **kwargs)
@@ -352,7 +355,7 @@ def _biased(
 
 
 def _adds_bias(weight: TensorProxy, bias: Any) -> bool:
-    """False for what Thunder's symbol should refuse, too."""
+    """True on a GPU, for a bias of the right shape; Thunder's symbol refuses the others."""
     if not isinstance(bias, TensorProxy) or not _is_on_gpu(weight):
         return False
     return bias.ndim == 1 and bias._shape[0] == weight._shape[0]
@@ -363,7 +366,7 @@ def _is_on_gpu(tensor: TensorProxy) -> bool:
 
 
 def _other(function: str) -> Table:
-    """Called in place of Thunder's symbol: an op of ours with torch's own meta function."""
+    """An op with torch's own meta function, which is called instead of Thunder's symbol."""
     called = getattr(torch.nn.functional, function)
     name = f"torch_{function}"
     op = KERNELS.register_operator(

@@ -7,15 +7,15 @@
 ->  Thunder:  that of its pieces       NaN
     here:     torch's                  (x - t) / max(x (1 - x), 1e-12)
 
-    log_softmax(x)                     of [1e8, 1e8] and of [1, inf]
+    log_softmax(x)                     for x = [1e8, 1e8] and for x = [1, inf]
 ->  Thunder:  x - (max + log(sum))     [0, 0] and [-inf, NaN]
     here:     x - max - log(sum)       [-0.69, -0.69] and NaN, as in torch
 
-    cross_entropy(x[N, C], target[N])  what the backward reads
+    cross_entropy(x[N, C], target[N])  the backward reads
 ->  Thunder:  log_softmax, a lookup    log-softmax[N, C], target[N]
     here:     one pass over each row   x[N, C], target[N], two numbers a row
 
-Arguments that torch has deprecated are no parameters here: such a call is left to torch.
+The functions here lack torch's deprecated arguments: torch runs a call that has them.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
 
 
 def _bent(apart: Any, limit: float, scale: float, far: Any) -> Any:
-    """scale * d * d below the limit, and for NaN, whose gradient is NaN; far elsewhere.
+    """scale * d * d below the limit, and for NaN, whose gradient is NaN; `far` elsewhere.
 
-    What is far is squared as 0: else its gradient there would be 0 times infinity.
+    There d is squared as 0: else the gradient of the square would be 0 times infinity.
     """
     is_far = apart >= limit
     near = ltorch.where(is_far, 0.0, apart)
@@ -132,7 +132,7 @@ def nll_loss(  # noqa: PLR0917 - torch's
     input: Any, target: Any, weight: Any = None, size_average: None = None,
     ignore_index: int = -100, reduce: None = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Thunder's, which has no such defaults."""
+    """Thunder's function, with torch's defaults."""
     if (size_average, reduce) != (None, None):
         return NotImplemented
     given = {"weight": weight, "ignore_index": ignore_index, "reduction": reduction}
@@ -165,7 +165,7 @@ def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0
 
 @_loss
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0) -> Any:
-    """x where t is 1, max(0, margin - x) where it is -1, both where it is neither."""
+    """x where t is 1, max(0, margin - x) where t is -1, their sum for any other t."""
     negative = ltorch.where(target != 1, _at_least(margin - input, 0.0), 0.0)
     return negative + ltorch.where(target != -1, input, 0.0)
 
@@ -182,7 +182,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 def normalize(
     input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: None = None
 ) -> Any:
-    """x / max(|x|, eps), with a gradient at zero."""
+    """x / max(|x|, eps), with a finite gradient at zero."""
     return _unit(input, dim, eps) if p == 2 and out is None else NotImplemented
 
 
@@ -192,7 +192,7 @@ def _unit(x: Any, dim: int, eps: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _BinaryCrossEntropy:
-    """A call: probabilities, targets and weights of one shape."""
+    """A call of binary_cross_entropy: probabilities, targets and weights of one shape."""
 
     input: TensorProxy
     target: TensorProxy
@@ -202,7 +202,7 @@ class _BinaryCrossEntropy:
     reduction: str = "mean"
 
     def forward(self) -> tuple[Any, Backward]:
-        """-t log(x) - (1 - t) log(1 - x), no logarithm below -100."""
+        """-t log(x) - (1 - t) log(1 - x), with logarithms of at least -100."""
         kind = compute_type(self.input)
         x, t = as_type(self.input, kind), as_type(self.target, kind)
         w = None if self.weight is None else as_type(self.weight, kind)
@@ -213,7 +213,7 @@ class _BinaryCrossEntropy:
         return result, lambda g: self.backward(x, t, w, as_type(g, kind))
 
     def backward(self, x: Any, t: Any, w: Any, scale: Any) -> Any:
-        """Of x: (x - t) / max(x (1 - x), 1e-12); of t: log(1 - x) - log(x)."""
+        """The gradients, of x: (x - t) / max(x (1 - x), 1e-12), of t: log(1 - x) - log(x)."""
         if self.reduction == "mean":
             scale = scale * (1.0 / self.input.numel)
         scale = scale if w is None else scale * w
@@ -242,7 +242,7 @@ def _log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> tuple[Any, Backwa
     result = as_type(below - ltorch.log(ltorch.sum(ltorch.exp(below), dim, True)), kind)
 
     def backward(g: Any) -> Any:
-        """g - softmax * sum(g), of the result as it was rounded, as in torch."""
+        """g - softmax * sum(g), with the softmax of the rounded result, as in torch."""
         y = wide(result)
         g = as_type(g, y.dtype)
         yield a, g - ltorch.exp(y) * ltorch.sum(g, dim, True)
@@ -254,16 +254,16 @@ def _refuses_log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Reject | 
     if refused := refuses_floats("log_softmax", a):
         return refused
     if dtype is not None and not dtypes.is_float_dtype(dtypes.to_dtype(dtype)):
-        return Reject("log_softmax in a type that is none of floats")
+        return Reject("log_softmax in a type other than floats")
     known = a.ndim and isinstance(dim, int)
     return None if known else Reject("log_softmax of a 0-dim tensor, or along a computed dimension")
 
 
 class _Rows(NamedTuple):
-    """What the backward reads of each row: log(sum(exp(x))), and the weights.
+    """The values of each row that the backward reads: log(sum(exp(x))), and the weights.
 
-    The logarithm is kept in two parts, `most` + `log_sum`: their sum would round off the digits
-    that exp(x - it) needs.
+    The logarithm is kept in two parts, `most` + `log_sum`: their rounded sum would lack digits
+    that exp(x - sum) needs.
     """
 
     most: Any
@@ -294,7 +294,7 @@ class _CrossEntropy:
 
     @property
     def shift(self) -> float:
-        """What label smoothing moves from the target to each class."""
+        """The share of the target that label smoothing moves to each class."""
         return self.label_smoothing / int(self.logits._shape[1])
 
     def forward(self) -> tuple[Any, Backward]:
@@ -314,7 +314,7 @@ class _CrossEntropy:
         most = ltorch.amax(x, 1)
         below = _column(most) - x
         rows = _Rows(most, ltorch.log(ltorch.sum(ltorch.exp(-below), 1)))
-        # An ignored row reads class 0; any other that is no class is an index out of range.
+        # An ignored row reads class 0; any other target outside the classes raises as an index.
         target = ltorch.where(self.counted(), self.target, 0)
         picked = prims.squeeze(prims.take_along_axis(x, _column(target), 1), (1,))
         losses = most - picked + rows.log_sum
@@ -334,15 +334,15 @@ class _CrossEntropy:
         return ltorch.sum(below * self.wide_weight(), 1) + rows.log_sum * rows.of_all
 
     def total(self, weights: Any, dtype: Any) -> Any:
-        """What a mean divides by: the weights, or the number, of rows that are counted."""
+        """The divisor of a mean: the sum of the weights, or the number, of the counted rows."""
         if weights is not None:
             return ltorch.sum(ltorch.where(self.counted(), weights, 0.0))
         return as_type(ltorch.sum(as_type(self.counted(), dtypes.int64)), dtype)
 
     def backward(self, rows: _Rows, g: Any, total: Any) -> Any:
-        """[N, C] from the logits anew, one pointwise kernel.
+        """[N, C], computed from the logits again, in one pointwise kernel.
 
-        g / total * (softmax(x) - (column is target)), and zero for rows that are ignored
+        g / total * (softmax(x) - (column is target)), and zero for ignored rows
         """
         x = wide(self.logits)
         g = as_type(g, x.dtype)
@@ -356,7 +356,7 @@ class _CrossEntropy:
         columns = ltorch.arange(classes, device=softmax.device, dtype=dtypes.int64)
         hit = columns == _column(self.target)
         if self.weight is None:
-            # A choice between two numbers would be one of float32.
+            # A where between two numbers would be float32.
             found = softmax - as_type(hit, softmax.dtype) * kept
             return found - self.shift if self.label_smoothing else found
         at_target = _column(rows.of_target * kept)
@@ -367,7 +367,7 @@ class _CrossEntropy:
         return softmax * pushed - pulled
 
     def refuses(self) -> Reject | None:
-        """Taken: [N, C] with one class a row, which is what language models have."""
+        """None for logits [N, C] with one class a row, as language models have; else the reason."""
         a, target, weight = self.logits, self.target, self.weight
         numbers = isinstance(self.ignore_index, int), isinstance(self.label_smoothing, (int, float))
         if not all(numbers):
@@ -375,7 +375,7 @@ class _CrossEntropy:
         if refused := refuses_tensors("cross_entropy", a, target, weight):
             return refused
         if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:
-            return Reject("cross_entropy of other than logits [N, C] and a class for each row")
+            return Reject("cross_entropy without logits [N, C] and a class for each row")
         deprecated = (self.size_average, self.reduce) != (None, None)
         known = self.reduction in REDUCTIONS and 0 <= self.label_smoothing <= 1
         if deprecated or not known or a._shape[0] != target._shape[0]:

@@ -5,8 +5,8 @@
     pixel_shuffle(x, r)        ->  [N, C, r, r, H, W]  ->  [N, C, H, r, W, r]  ->  [N, C, H r, W r]
     vstack([a[3], b[3]])       ->  cat([reshape(a, (1, 3)), reshape(b, (1, 3))], 0)
 
-Thunder calls stacks in torch, and takes the result for one without a gradient: these have their
-own. index_put too, whose gradient Thunder gives to the indices.
+Thunder leaves stacks to torch, and treats their results as without gradients; and it gives the
+gradient of index_put to the indices. So these have gradients here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _sliced(x: Any, dim: int, begin: int, end: int) -> Any:
 
 
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
-    """Elements past the end come in at the beginning; without dims, of all of them in a row."""
+    """Elements shifted past the end come in at the beginning; without dims, x is one long row."""
     shifts, dims = _tuple(shifts), _tuple(dims)
     if not dims and len(shifts) == 1:
         return ltorch.reshape(roll(ltorch.flatten(input), shifts, 0), input.shape)
@@ -78,13 +78,13 @@ def _rolled(x: Any, shift: int, dim: int) -> Any:
 
 
 def tile(input: Any, *dims: Any) -> Any:
-    """As repeat, with ones in front of too few numbers."""
+    """As repeat, with ones before the numbers if these are too few."""
     dims = _tuple(dims[0]) if len(dims) == 1 else dims
     return repeat(input, *(1,) * (input.ndim - len(dims)), *dims)
 
 
 def repeat(input: Any, *repeats: Any) -> Any:
-    """Thunder's, whose results without elements ask for no gradient."""
+    """Thunder's function, but results without elements do not require gradients in Thunder."""
     counts = _tuple(repeats[0]) if len(repeats) == 1 else repeats
     if 0 not in counts:
         return ltorch.repeat(input, *counts)
@@ -131,7 +131,7 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
 
 
 def channel_shuffle(input: Any, groups: int) -> Any:
-    """[N, g C, ...] -> [N, C g, ...]: the first channels of all groups, then the second."""
+    """[N, g C, ...] -> [N, C g, ...]: the first channels of all groups, then all second ones."""
     if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
         return NotImplemented
     batch, channels, *rest = input.shape
@@ -140,7 +140,7 @@ def channel_shuffle(input: Any, groups: int) -> Any:
 
 
 def _shuffled(x: Any, apart: Shape, order: Shape, shape: Shape) -> Any:
-    """Reshaped, then with its last dimensions in that order, then these reshaped."""
+    """x reshaped to `apart`, with its last dimensions in this order, then reshaped to `shape`."""
     batch = len(apart) - len(order)
     places = (*range(batch), *(batch + dim for dim in order))
     moved = ltorch.clone(ltorch.permute(ltorch.reshape(x, apart), places))
@@ -151,7 +151,7 @@ def new_full(
     input: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Any:  # fmt: skip
-    """Of the type and on the device of another tensor unless said."""
+    """A full tensor; type and device are by default those of `input`."""
     if requires_grad or isinstance(fill_value, TensorProxy):
         return NotImplemented
     size = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
@@ -160,9 +160,9 @@ def new_full(
 
 
 def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
-    """A cat along a dimension, if there is one, of tensors with ones put around their sizes.
+    """A cat along `dim`, or along the last axis, of tensors with ones added to their shapes.
 
-    ones: {rank: how many before, how many after}
+    ones: {rank: (the ones before the shape, the ones after it)}
     """
 
     def shape_of(one: TensorProxy) -> Shape:
@@ -186,14 +186,14 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
 
 def _refuses_stack(tensors: Any, **named: Any) -> Reject | None:
     if named or not isinstance(tensors, Sequence):
-        return Reject("a stack with other arguments than a list")
+        return Reject("a stack with other arguments than a sequence")
     plain = all(type(one) is TensorProxy for one in tensors)
     taken = plain and all(data_type(one.dtype) in ANY and one.numel for one in tensors)
-    return None if taken else Reject("a stack of complex numbers, no elements, or no plain tensors")
+    return None if taken else Reject("a stack of other than plain, real tensors with elements")
 
 
 def _shaped(x: Any, shape: Shape) -> Any:
-    """The tensor itself if it has the shape."""
+    """The tensor in a shape; itself if it has the shape."""
     return x if tuple(x.shape) == tuple(shape) else ltorch.reshape(x, shape)
 
 

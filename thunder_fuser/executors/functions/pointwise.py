@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of each element, activations among them; NaN and gradients as in torch.
+"""Pointwise functions, with activations; NaN and gradients are as in torch.
 
     sinc(x)     ->  sin(pi x) / (pi x), and 1 where x is 0
     xlogy(x, y) ->  x log(y), and 0 where x is 0       dx = xlogy(dz, y), and 0 where x is 0 >= y
                                                        dy = dz x / y
 
-The gradient of `where` is 0 on the side that is not chosen. Zero times infinity would be NaN there:
-what that side computes is made finite first. And where torch's gradient is not 0, as that of xlogy
-for y at x = 0, y = infinity, it is written out.
+The gradient of `where` is 0 on the side that is not chosen. There, zero times infinity would be
+NaN, so that side's operands are made finite first. If torch's gradient is not 0 there (as of xlogy
+for y at x = 0, y = infinity), the gradient is written out.
 
 Activations have gradients in which nothing overflows:
 
-    sigmoid(x) = 1 / (1 + e)   with e = exp(-x)      what the backward computes, for x = -90
+    sigmoid(x) = 1 / (1 + e)   with e = exp(-x)      its gradient, for x = -90
 ->  Thunder, of its pieces:    g * s * s * e         0 * infinity = NaN
     here:                      g * s * (1 - s)       0
 
@@ -53,7 +53,7 @@ from thunder_fuser.trace.op import Reject
 
 
 def clip(input: Any, min: Any = None, max: Any = None) -> Any:
-    """As ltorch.clamp; but what equals a bound keeps its gradient, as in torch."""
+    """As ltorch.clamp, but elements equal to a bound keep their gradient, as in torch."""
     bounds = [one for one in (min, max) if one is not None]
     if not bounds or not all(_is_bound(input, one) for one in bounds):
         return NotImplemented
@@ -62,7 +62,7 @@ def clip(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _is_bound(x: Any, bound: Any) -> bool:
-    """False for NaN, which alone is no bound in torch, and for floats that bound integers."""
+    """False for NaN, which torch ignores as a single bound, and for float bounds of integers."""
     number = bound.value if is_known_number(bound) else bound
     if not isinstance(number, float):
         return True
@@ -70,21 +70,21 @@ def _is_bound(x: Any, bound: Any) -> bool:
 
 
 def _bounded(x: Any, bound: Any, within: Function) -> Any:
-    """NaN where either is; NaN has no gradient."""
+    """x within the bound; NaN where x or the bound is NaN, without a gradient."""
     result = ltorch.where(within(x, bound), x, bound)
     is_float = dtypes.is_float_dtype(x.dtype)
     return ltorch.where(ltorch.isnan(x), math.nan, result) if is_float else result
 
 
 def copysign(input: Any, other: Any) -> Any:
-    """Thunder's, which takes -0.0 and -NaN for positive numbers."""
+    """Thunder's function, which alone would treat the numbers -0.0 and -NaN as positive."""
     number = other.value if is_known_number(other) else other
     is_float = isinstance(number, float)
     return ltorch.copysign(input, math.copysign(1.0, number) if is_float else other)
 
 
 def lerp(input: Any, end: Any, weight: Any) -> Any:
-    """Thunder's, which does not bring tensors to one shape. torch refuses several types."""
+    """Thunder's function, after the broadcast that it lacks. torch refuses several types."""
     tensors = [one for one in (input, end, weight) if isinstance(one, TensorProxy)]
     if len({one.dtype for one in tensors}) > 1:
         return NotImplemented
@@ -94,7 +94,7 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
 
 @rounded_once
 def sinc(input: Any) -> Any:
-    """1 where the square of x is 0, by which its gradient divides."""
+    """sin(pi x) / (pi x); 1 where x * x is 0, since the gradient divides by that."""
     zero = input * input == 0
     angle = ltorch.where(zero, 1.0, input * math.pi)
     return ltorch.where(zero, 1.0, ltorch.sin(angle) / angle)
@@ -108,9 +108,9 @@ def heaviside(input: Any, values: Any) -> Any:
 
 
 def dropout(input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False) -> Any:
-    """Thunder's draws 256 different numbers for bf16, of which p = 0.1 keeps 231: here float32's.
+    """Draws numbers in float32: in bf16, Thunder draws one of 256, and p = 0.1 keeps 231 of them.
 
-    With p = 1 the gradient is zeros, as in torch; Thunder has none.
+    With p = 1 the gradient is zeros, as in torch; in Thunder there is none.
     """
     if inplace or not training or not 0 < p <= 1:
         return NotImplemented
@@ -123,7 +123,7 @@ def dropout(input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False
 
 
 def _first(better: Any, x: Any, y: Any) -> Any:
-    """x if it is better, or y is NaN; of two equal ones x has the gradient."""
+    """x where it is better or y is NaN, else y; of equal elements, x gets the gradient."""
     return ltorch.where(better | ltorch.isnan(y), x, y)
 
 
@@ -144,13 +144,13 @@ def _pair(value: Function, gradients: Function) -> Composite:
         return as_type(value(*both), _type_of_both(x, y)), backward
 
     def refuses(x: Any, y: Any, **named: Any) -> Reject | None:
-        return Reject("more than two tensors") if named else refuses_floats("a function", x, y)
+        return Reject("more arguments than two") if named else refuses_floats("a function", x, y)
 
     return with_gradient(refuses, forward)
 
 
 def _type_of_both(x: TensorProxy, y: TensorProxy) -> dtypes.dtype:
-    """That of a tensor without dimensions counts only beside another one."""
+    """The common type; 0-dim tensors count only if both are 0-dim."""
     ranked = [one for one in (x, y) if one.ndim] or [x, y]
     types = {dtypes.to_strong_dtype(one.dtype) for one in ranked}
     return types.pop() if len(types) == 1 else _FLOATS[dtypes.float64 in types]
@@ -184,16 +184,16 @@ def _logaddexp_gradients(x: Any, y: Any, g: Any) -> tuple[Any, Any]:
 
 # ------------------------------------------------------------------------------------ activations
 
-# x and the numbers that follow it -> (y, what computes dy/dx).
+# (y, a function that computes dy/dx)
 Curve = tuple[Any, Callable[[], Any]]
 
 
 def _activation(curve: Callable[..., Curve]) -> Composite:
-    """f(x, *numbers, inplace=False) of a curve(x, *numbers)."""
+    """The Composite f(x, *numbers, inplace=False) of curve(x, *numbers)."""
     names = (*list(inspect.signature(curve).parameters)[1:], "inplace")
 
     def numbers_of(given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """By name, with `inplace`; True is 1."""
+        """{name: number}, with `inplace`; True becomes 1."""
         every = {**dict(zip(names, given, strict=False)), **named}
         return {name: one + 0 if isinstance(one, bool) else one for name, one in every.items()}
 
@@ -209,7 +209,7 @@ def _activation(curve: Callable[..., Curve]) -> Composite:
         if not all(isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):
             return Reject("a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
-            return Reject("other than a plain tensor of floats")
+            return Reject("an operand that is not a plain tensor of floats")
         if curve is _celu and not numbers_of(given, named).get("alpha", 1):
             return Reject("celu that divides by zero")  # torch raises, and so it should
         return None
@@ -230,8 +230,8 @@ def _logsigmoid(x: Any) -> Curve:
 
 
 def _elu(x: Any, alpha: float = 1.0) -> Curve:
-    y = ltorch.where(x < 0, alpha * ltorch.expm1(x), x)  # of 0 is 0, for an infinite alpha too
-    return y, lambda: ltorch.where(x <= 0, alpha * ltorch.exp(x), 1.0)  # of NaN is 1
+    y = ltorch.where(x < 0, alpha * ltorch.expm1(x), x)  # 0 for 0, even with an infinite alpha
+    return y, lambda: ltorch.where(x <= 0, alpha * ltorch.exp(x), 1.0)  # 1 for NaN
 
 
 def _celu(x: Any, alpha: float = 1.0) -> Curve:
@@ -272,12 +272,12 @@ def _entr(x: Any) -> Curve:
 
 
 def _logit(x: Any, eps: Any = None) -> Curve:
-    """log(x / (1 - x)) of x between eps and 1 - eps; outside, a gradient of 0 (no eps: of NaN)."""
+    """log(x / (1 - x)), x clamped to eps and 1 - eps; outside, the gradient is 0 (no eps: NaN)."""
     low, beyond = (0.0, math.nan) if eps is None else (float(eps), 0.0)
     below, above = x < low, x > 1.0 - low
     inner = x if eps is None else ltorch.where(below, low, ltorch.where(above, 1.0 - low, x))
     y, outside = ltorch.log(inner / (1.0 - inner)), below | above
-    # Of -0.0 as of 0.0: infinity.
+    # For -0.0 it is infinity, as for 0.0.
     return y, lambda: ltorch.where(outside, beyond, ltorch.reciprocal(abs(x) * (1.0 - x)))
 
 
@@ -285,9 +285,10 @@ def _logit(x: Any, eps: Any = None) -> Curve:
 
 
 def _cast(dtype: dtypes.dtype) -> Function:
-    """A tensor of the type is returned as it is.
+    """A cast to a type; a tensor of that type is returned itself.
 
-    Not by `to`, whose result Thunder takes for a view: a later write in place would lose gradients.
+    `to` would not do: Thunder treats its result as a view, and loses gradients at a later in-place
+    write.
     """
     return lambda input: maybe_convert_to_dtype(input, dtype)
 
@@ -300,7 +301,7 @@ CASTS = rewrites(
 )  # fmt: skip
 
 POINTWISE: Table = {
-    # Other names of functions that Thunder knows.
+    # Aliases of functions that Thunder knows.
     **rewrites(
         "torch.", absolute=ltorch.abs, arccos=ltorch.acos, arccosh=ltorch.acosh, arcsin=ltorch.asin,
         arcsinh=ltorch.asinh, arctan=ltorch.atan, arctan2=ltorch.atan2, arctanh=ltorch.atanh,
@@ -312,7 +313,7 @@ POINTWISE: Table = {
         "torch.special.", sinc, ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
         ltorch.log1p,
     ),
-    # Functions of their own.
+    # Rewrites.
     **rewrites(
         "torch.", clip, copysign, heaviside, lerp, sinc,
         clamp=clip,
@@ -333,7 +334,7 @@ POINTWISE: Table = {
     ),
     **rewrites("torch.nn.functional.", dropout, may_be_view=True),
     **CASTS,
-    # With gradients of their own.
+    # Composites with their own gradients.
     "torch.celu": _activation(_celu),
     "torch.logit": _activation(_logit),
     "torch.selu": _activation(_selu),

@@ -4,8 +4,8 @@
     linalg.vector_norm(x, 2, dim)  ->  sqrt(sum(x * x, dim)), with a gradient of zero at zero
     addmm(bias, x, w)              ->  linear(x, w.T, bias)
 
-Note [Norms]: the gradients of layer norm and RMS norm divide rows' sums by their length, not
-elements:
+Note [Norms]: the gradients of layer norm and RMS norm divide the sum of a row by its length, not
+each element:
 
     y = n * w + b,  n = (x - mean(x)) * r,  r = rsqrt(var(x) + eps)        g = dy, h = g * w
 ->  Thunder, of its pieces:  dx = h * r + sum(...) / C + 2 * sum(...) * (x - mean(x)) / C
@@ -14,11 +14,11 @@ elements:
 
 RMS norm is the same with 0 for both mean(x) and mean(h).
 
-On the CPU the backward of 16-bit rows does without mean(x), as few bytes as if the statistics were
-kept in 16 bits: mean(h * n) = (mean(h * x) - mean(h) * mean(x)) * r, so the mean is one more sum of
-the pass that makes the others. What cancels is mean(x) beside the deviation; where that were too
-much for float32, 16 bits would not tell the elements of the row apart. On a GPU the mean is kept,
-as torch.compile keeps it there.
+On the CPU, the backward of 16-bit rows does not save mean(x), so it saves as few bytes as with
+statistics of 16 bits. mean(h * n) = (mean(h * x) - mean(h) * mean(x)) * r, so the mean is one more
+sum in the pass that makes the others. The subtraction loses digits if mean(x) is large compared to
+the deviation; if float32 had too few, 16 bits could not tell the elements of the row apart. On a
+GPU the mean is saved, as torch.compile does.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ def vector_norm(
 
 
 def _root(squares: Any) -> Any:
-    """With a gradient of zero at zero."""
+    """The square root, with a gradient of zero at zero."""
     zero = squares == 0
     return ltorch.where(zero, 0.0, ltorch.sqrt(ltorch.where(zero, 1.0, squares)))
 
 
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Any:
-    """That of the vector of all elements, or along dimensions."""
+    """The norm of the vector of all elements, or along dimensions."""
     p = 2 if p in ("fro", None) else p
     return NotImplemented if isinstance(p, str) else vector_norm(input, p, dim, keepdim)
 
 
 def _min(input: Any, other: Any = None) -> Any:
-    """Of all elements, or of two tensors."""
+    """The minimum of all elements, or of two tensors."""
     if other is None:
         return ltorch.amin(input, _dims(input, None))
     return ltorch.minimum(input, other) if isinstance(other, TensorProxy) else NotImplemented
@@ -91,7 +91,7 @@ def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any
 
 @rounded_once
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The mean of what is no NaN; NaN where all is."""
+    """The mean of the elements that are not NaN; NaN if all are."""
     counted = ltorch.to(~ltorch.isnan(input), input.dtype)
     return ltorch.sum(_no_nan(input), dim, keepdim) / ltorch.sum(counted, dim, keepdim)
 
@@ -109,9 +109,9 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
 
 
 def _spread(of_real: Function, of_complex: Function) -> Function:
-    """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction.
+    """With torch's signatures: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction.
 
-    Thunder's gradient of complex numbers would be one of real numbers.
+    Complex numbers have a function of their own: Thunder's gradient would be that of real ones.
     """
 
     def call(
@@ -129,7 +129,7 @@ def _spread(of_real: Function, of_complex: Function) -> Function:
 
 
 def _complex_var(x: Any, dim: Any, **given: Any) -> Any:
-    """That of both parts together."""
+    """The variance: the sum of those of the real and the imaginary part."""
     re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(x), ltorch.imag(x)))
     return re + im
 
@@ -148,19 +148,19 @@ def _std_mean(var_mean: Function, root: Function) -> Function:
 
 
 def _product(x: Any, y: Any, *ranks: int) -> Any:
-    """Of tensors of these ranks, which torch asks for."""
+    """The product of tensors of these ranks; torch refuses others."""
     return ltorch.matmul(x, y) if (x.ndim, y.ndim) == ranks else NotImplemented
 
 
 def inner(input: Any, other: Any) -> Any:
-    """Along the last dimension of both."""
+    """The product along the last dimension of both."""
     if input.ndim == other.ndim == 1:
         return ltorch.matmul(input, other)
     return ltorch.linear(input, other) if other.ndim == 2 and input.ndim else NotImplemented
 
 
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """A row added to a product: what torch's linear computes, with the matrix transposed."""
+    """A row plus a product, which is torch's linear with the second matrix transposed."""
     row = input.ndim == 1 and mat1.ndim == mat2.ndim == 2 and input.shape[0] == mat2.shape[1]
     same = input.dtype == mat1.dtype == mat2.dtype
     if not row or not same or (beta, alpha) != (1, 1):
@@ -192,7 +192,7 @@ class _Norm:
         return as_type(one, compute_type(self.x))
 
     def mean(self, one: Any) -> Any:
-        """Of each row, [..., 1]."""
+        """The mean of each row, [..., 1]."""
         return ltorch.mean(one, self.row, keepdim=True)
 
     def forward(self) -> tuple[Any, Backward]:
@@ -229,7 +229,7 @@ class _Norm:
         return _normal(x, mean, r), along, mean_h
 
     def refuses(self) -> Reject | None:
-        """Taken: floats, with parameters of a row's shape."""
+        """None for floats with parameters of a row's shape; else why the call is refused."""
         x, shape = self.x, tuple(self.normalized_shape)
         if refused := refuses_floats("a norm", x, self.weight, self.bias):
             return refused
@@ -239,7 +239,7 @@ class _Norm:
         if any(tuple(one._shape) != shape for one in parameters):
             return Reject("a norm with parameters of another shape than a row")
         if any(one.dtype.bytes > compute_type(x).bytes for one in parameters):
-            return Reject("a norm with parameters wider than it is computed")
+            return Reject("a norm with parameters of a wider type than it computes in")
         return None if isinstance(self.eps, (int, float)) else Reject("a norm with a computed eps")
 
 
@@ -248,7 +248,7 @@ def _normal(x: Any, mean: Any, r: Any) -> Any:
 
 
 def _rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> _Norm:
-    """eps: that of the type in which it is computed, if not given."""
+    """The call of rms_norm. eps: by default that of the type in which it computes."""
     if eps is None:
         eps = torch.finfo(dtypes.to_torch_dtype(compute_type(x))).eps
     return _Norm(x, normalized_shape, weight, None, eps, centred=False)
