@@ -28,11 +28,9 @@ from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
-from thunder_fuser.executors.result_orders import Orders
 from thunder_fuser.executors.translate import (
     Layout,
     layout_of,
-    orders_of_results,
     record_region,
     whole_layout,
 )
@@ -119,7 +117,7 @@ class RegionCallable:
         return [run for known in self.tables for run in known.values()]
 
     def views(self, args: Sequence[Any]) -> Runner | None:
-        """What gives the results as views of such arguments, if they are."""
+        """A function that returns the results as views, if they are views of such arguments."""
         return views_for(self.region, args) if self.region.moves_only else None
 
     def _in_turn(self, *args: Any) -> Sequence[torch.Tensor]:
@@ -143,7 +141,7 @@ class RegionCallable:
         return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
 
     def _tensors(self, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Those among the arguments, with what messages call them."""
+        """(name in messages, tensor) for each tensor among the arguments."""
         for at, arg in enumerate(args):
             if isinstance(arg, torch.Tensor):
                 yield f"argument {at} of {self.name}", arg
@@ -180,7 +178,7 @@ class RegionCallable:
     def ahead(
         self, prepare: Callable[[Definition, Sequence[Any]], T], args: Sequence[Any]
     ) -> T | None:
-        """What `prepare` makes of the definition that a call will look up, under its options.
+        """`prepare` applied to the definition that a call will look up, under its options.
 
         args: like those of the call, tensors on the meta device. None on a mesh, and where views
         are enough.
@@ -193,10 +191,6 @@ class RegionCallable:
             definition = self._recorded(donated, layouts)
             self._expected = (donated, layouts), definition
             return prepare(definition, args)
-
-    def orders(self, args: Sequence[Any]) -> Orders:
-        """The stride orders of the results of such a call; without one: contiguous."""
-        return orders_of_results(self.region, self._layouts(args))
 
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
         for name, tensor in self._tensors(args):

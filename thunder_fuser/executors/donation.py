@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with regions that may write over what they are the last to read.
+"""Items of a trace -> the same, with regions that may write over operands that nobody reads later.
 
     t1 = linear(x, w)                   kept for the backward: t1
     t2 = loss(t1)
     t3 = d loss(t1), the last reader    t3 may be written into the memory of t1
 
-A tensor is donated if a matrix product made it, so that it is memory of its own; if all that may
-share that memory (trace/memory.py) is views of it, never written in place, returned, or read later;
-and if the region reads one tensor of them. What the forward kept is donated call by
-call, where autograd is about to free it: not under retain_graph=True. Who got hold of such a tensor
-by autograd's hooks sees it change then.
+A tensor is donated under three conditions. A matrix product made it, so it has memory of its own.
+Only views of it may share that memory (trace/memory.py), and none of these is written in place,
+returned, or read later. The region reads only one tensor in that memory. A tensor that the forward
+kept is donated only by calls after which autograd would free it, so not under retain_graph=True. A
+user who got hold of it by autograd's hooks sees it change.
 
-This needs the calls to run in the order of the trace. Thunder's split into forward and backward
-keeps the order of the backward, but moves what only the backward needs out of the forward: so
-regions of such a forward get nothing. Collectives are moved too, and transforms of the final trace
-may do anything (CUDA graphs run a backward several times before it counts): with these nothing is
-donated. A fusion that Thunder edits later is built again, without donations.
+The calls must run in the order of the trace. Thunder's split into forward and backward keeps the
+order of the backward, but moves ops that only the backward needs out of the forward, so regions of
+such a forward get no donations. Nothing is donated either if there are collectives, which Thunder
+moves, or transforms of the final trace, which may do anything (CUDA graphs run a backward several
+times before it counts). A fusion that Thunder edits later is built again, without donations.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class ThunderFuser(FusionExecutor):
         # By the first trace of the compilation: Thunder's cache keeps it with the final ones.
         self._kept: WeakKeyDictionary[TraceCtx, tuple[Claims, Recomputation | None]]
         self._kept = WeakKeyDictionary()
-        # Composites that Thunder took apart, by the name of their result: gone from the trace when
-        # the regions are claimed.
+        # Composites that Thunder took apart, by the name of their result; they are no longer in the
+        # trace when the regions are claimed.
         self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
         self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
         for row in ROWS.values():
@@ -110,12 +110,12 @@ class ThunderFuser(FusionExecutor):
     # ---- what Thunder asks of every executor
 
     def can_execute_or_fuse(self, bsym: BoundSymbol) -> bool:
-        """As of any executor. Thunder asks before it runs the gradient rule of a bound symbol."""
+        """Tags the line first: Thunder calls this before it runs a bound symbol's gradient rule."""
         tag_line(bsym)
         return super().can_execute_or_fuse(bsym)  # type: ignore[no-any-return]
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """True for these primitives, and for composites made of them, or taken apart here."""
+        """True for primitives with a row, for composites of these, and for those of our table."""
         data = get_compile_data()
         if data is not None:
             say_traced(data)
@@ -230,11 +230,11 @@ class ThunderFuser(FusionExecutor):
         self.last_fused_trace, self.last_claims = fused, claims
 
     def claims_of(self, first: TraceCtx) -> Claims | None:
-        """What was claimed and refused in the compilation with this first trace."""
+        """The ops claimed and refused in the compilation with this first trace."""
         return self._kept.get(first, (None, None))[0]
 
     def recomputation_of(self, first: TraceCtx) -> Recomputation | None:
-        """What that compilation saves for the backward; None where there is none."""
+        """What that compilation saves for the backward; None if there is none."""
         return self._kept.get(first, (None, None))[1]
 
     def fuse(
@@ -278,7 +278,7 @@ def _region_of(region: Any) -> Region:
 
 
 def _compiles_ahead() -> bool:
-    """Dumps are written, and schedules measured, call by call."""
+    """False if dumps are written or schedules measured, since these happen call by call."""
     return bool(option("compile_ahead")) and not option("dump") and not option("autotune")
 
 
@@ -301,12 +301,12 @@ def _fuel_of(given: Mapping[str, Value]) -> int:
 
 
 def params_of(given: Mapping[str, Value]) -> MultiDeviceParams:
-    """What the trace does on several devices."""
+    """The settings for several devices."""
     return given.get("multi_device", option("multi_device"))  # type: ignore[return-value]
 
 
 def _prefix(given: dict[str, Value]) -> str:
-    """Of the names of fusions."""
+    """The prefix of the names of fusions."""
     return str(given.get("name_prefix") or option("name_prefix"))
 
 

@@ -4,7 +4,7 @@
     t9 = index_copy(t8, 1, i, k)     all of t8 is copied         t10 = index_copy_(t8, 1, i, k)
     t10 = copy_(t9, t8)              and copied back       ->
 
-So a cache of keys and values costs the bytes of what is written, and not four times its own.
+So an update of a key-value cache moves only the written bytes, not four times the whole cache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _of(name: str, function: Callable[..., Any]) -> Symbol:
     return IN_PLACE.register_operator(name, meta=result, fn=write, tags=(OpTags.DONT_DCE,))
 
 
-# Ids of symbols that copy their first operand and write to the copy -> what writes to the operand.
+# {a symbol that copies its first operand and writes to the copy: one that writes to the operand}
 _WRITES = {
     "copy_with_setitem_impl": _of("setitem_", torch.Tensor.__setitem__),
     "torch.index_copy": _of("index_copy_", torch.Tensor.index_copy_),
@@ -63,10 +63,10 @@ def write_in_place(prepared: Prepared) -> Prepared:
 
 
 def _pairs(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
-    """The places of each copy in place and of the call whose result it alone reads.
+    """(the place of an in-place copy, the place of the call whose only reader it is), for each.
 
-    The call may go to the copy if nothing between them is written in place, and if no other operand
-    shares the memory of its first: torch does not write what it reads.
+    The call may move to the copy if nothing is written in place between them, and if no other
+    operand shares the memory of its first one: torch refuses to write what it also reads.
     """
     users = users_of(ops)
     memory = one_memory([op for op in ops if op.bsym.sym.id not in _WRITES])

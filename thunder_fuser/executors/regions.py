@@ -48,10 +48,10 @@ _NO_VIEWS: Views = {}
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """An input that a region writes in place: `target`, its name.
+    """An input that a region writes in place. target: its name.
 
-    value: the name of what is written last; names: of the outputs that are the input, written;
-    is_checked: a leaf of autograd that requires a gradient must not be written.
+    value: the name of the last written value; names: the outputs that alias the input after the
+    write; is_checked: the write raises for a leaf of autograd that requires a gradient.
     """
 
     target: str
@@ -64,13 +64,12 @@ class Write:
 class Region:
     """A piece of a trace that becomes one fusion.
 
-    `leaves` are the live primitives it is made of. Inputs and outputs are in the order of first
-    appearance. `bsyms` are the trace's own that it stands for, and `exits` the views that torch
-    makes of the outputs, until it is `without_trace`: what lives as long as the function needs
-    neither.
-    Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
-    where autograd is about to free what it kept; see donation.py. Outputs named in `row_major` lie
-    so whatever the order of the inputs; see row_major.py.
+    leaves: its live primitives. inputs, outputs: in the order of their first appearance. bsyms: the
+    trace's bound symbols that it replaces; exits: the views that torch makes of the outputs; both
+    are empty after `without_trace`, since the compiled function keeps the region alive.
+    donated: inputs that results may be written over; donated_if_freed: those that autograd kept,
+    which results may overwrite if autograd is about to free them; see donation.py. row_major:
+    outputs that are row-major for inputs in any order; see row_major.py.
     unseen: the results whose strides the user never sees, each with its reader (unseen.py).
     writes: the inputs that it writes in place; its leaves contain the copies, see writes.py.
     where: file:line of the first of its ops that has one.
@@ -91,9 +90,9 @@ class Region:
 
     @staticmethod
     def of(ops: Sequence[Op], outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
-        """The region of these ops whose results of the given names are wanted.
+        """The region of these ops that returns the results with these names.
 
-        `views` are the ones outside that may be repeated in it, by the name of their result.
+        views: {name: view outside of the region that it may repeat}.
         """
         whole = Region.whole(ops)
         wanted, exits = exits_of(whole.leaves, outputs)
@@ -101,21 +100,21 @@ class Region:
 
     @staticmethod
     def whole(ops: Sequence[Op]) -> Region:
-        """All of these ops, without inputs and outputs yet."""
+        """A region of all these ops, without inputs and outputs yet."""
         leaves = tuple(leaf for op in ops for leaf in op.leaves)
         bsyms = tuple(op.bsym for op in ops)
         where = next(filter(None, map(line_of, bsyms)), "")
         return Region(leaves, (), (), ops[0].is_backward, bsyms, where=where)
 
     def narrowed(self, outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
-        """The region as far as it makes these results."""
+        """The part of the region that these results depend on."""
         wanted = frozenset(outputs)
         live = _with_views(_live(self.leaves, wanted), views)
         inputs, made = boundary(live, wanted)
         return replace(self, leaves=live, inputs=inputs, outputs=made)
 
     def without_trace(self) -> Region:
-        """The region when its place in the trace is taken."""
+        """The region without the trace's bound symbols, for the time after the claims."""
         return replace(self, bsyms=(), exits=())
 
     @property
@@ -133,18 +132,18 @@ Item: TypeAlias = BoundSymbol | Region
 
 
 def read_by(item: Item) -> Sequence[Proxy]:
-    """What a bound symbol or a region reads."""
+    """The operands of a bound symbol or a region."""
     return item.inputs if isinstance(item, Region) else reads(item)
 
 
 def made_by(item: Item) -> Sequence[Proxy]:
-    """What a bound symbol or a region makes."""
+    """The results of a bound symbol or a region."""
     return item.outputs if isinstance(item, Region) else makes(item)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfused:
-    """An op that stays with torch, and why, as reports tell it: no bound symbol lives for it.
+    """An op that torch runs, and why, for reports. It keeps no bound symbol alive.
 
     where: file:line of the user's program; empty if unknown.
     """
@@ -163,8 +162,8 @@ class Unfused:
 class Claims:
     """The whole trace in order, regions in place of what they claim, and what was refused.
 
-    Those that are kept for reports have of the trace what became regions alone. left_out: the
-    regions for which there was no fuel, with the reason; lines: {value: file:line}.
+    For reports, only the regions among the items are kept. left_out: the regions for which there
+    was no fuel, with the reason; lines: {value: file:line}.
     """
 
     items: tuple[Item, ...]
@@ -223,7 +222,7 @@ class _Claimed:
         self._known: dict[Unfused, Unfused] = {}
 
     def leave(self, op: Op, of_region: Reject | None = None) -> None:
-        """Adds an op that torch runs: for its own sake, its region's, or as it is at an edge."""
+        """Adds an op that torch runs. The reason is its own, its region's, or that of an edge."""
         self.add(by_torch(op.bsym))
         if op.bsym.sym.id not in _SILENT:
             at_edge = VIEW if op.only(VIEWS) else _CALL
@@ -245,14 +244,14 @@ def only(bsym: BoundSymbol, kinds: Kinds) -> bool:
 
 
 def _made_outside(item: Item) -> tuple[BoundSymbol, ...]:
-    """What torch runs, views among it."""
+    """The bound symbols of an item that torch runs."""
     if not isinstance(item, Region):
         return (item,)
     return item.leaves if item.makes_views else item.exits
 
 
 def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Region | Reject:
-    """The region of what is left inside, or why torch runs all of it."""
+    """The region of the ops inside of the edges, or why torch runs all of them."""
     chosen = [ops[at] for at in edges.inside]
     escaping = _escaping(ops, edges.inside, users)
     if not all(op.only(VIEWS | CALLS) for op in chosen):
@@ -267,7 +266,7 @@ def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Regi
 
 
 def _escaping(ops: Sequence[Op], inside: Sequence[int], users: Users) -> list[str]:
-    """Names made inside that others read."""
+    """The names made inside that ops outside read."""
     members = set(inside)
     made = (name for at in inside for name in ops[at].made_names)
     return [name for name in made if not members.issuperset(users.get(name, ()))]
@@ -280,9 +279,9 @@ def _sources(ops: Sequence[Op]) -> list[str]:
 
 
 def _refuse_region(region: Region) -> Reject | None:
-    """A Reject for one that returns no tensor, or makes GPU tensors from nothing.
+    """A Reject for a region that returns no tensor, or that makes GPU tensors from no tensor.
 
-    The device of a call is that of its arguments; torch.full and torch.arange are one kernel too.
+    A call runs on the device of its arguments. And torch.full and torch.arange are one kernel too.
     """
     if not region.outputs:
         return Reject("nothing reads its result")
@@ -310,7 +309,7 @@ def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundS
 
 
 def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbol, ...]:
-    """The primitives, preceded by the views outside that they read, and those these read."""
+    """The primitives, preceded by the outside views that they read, directly or through views."""
     made = {out.name for leaf in leaves for out in makes(leaf)}
     front: dict[str, BoundSymbol] = {}
     wanted = [proxy.name for leaf in leaves for proxy in reads(leaf)]
@@ -345,7 +344,7 @@ def boundary(
 
 
 def without_dead_views(items: Sequence[Item]) -> list[Item]:
-    """The trace less the views that only regions read which now repeat them."""
+    """The items without views whose only readers are regions that now repeat them."""
     needed: set[str] = set()
     kept: list[Item] = []
     for item in reversed(items):
@@ -357,7 +356,7 @@ def without_dead_views(items: Sequence[Item]) -> list[Item]:
 
 
 def _needed(item: Item, names: set[str]) -> Item | None:
-    """The item; a region of views only as far as it makes these names; None if it makes none."""
+    """The item; of a region of views, the part that makes these names; None if it makes none."""
     if isinstance(item, Region) and item.makes_views:
         wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
         return item.narrowed(wanted) if wanted else None
@@ -367,10 +366,11 @@ def _needed(item: Item, names: set[str]) -> Item | None:
 
 
 def check_in_place(items: Sequence[Item], prefix: str) -> None:
-    """AliasError if a region reads a tensor after it was written in place.
+    """Raises AliasError if a region reads a tensor by its old name after an in-place write.
 
-    Thunder gives such a tensor a new name, and regions compute from names: the old one would give
-    the new contents. Its own check looks only at fusions called nvFusion.
+    Thunder gives a written tensor a new name, and a region must read the contents that the name
+    stands for: by the old name it would read the new contents. Thunder's own check looks only at
+    fusions called nvFusion.
     """
     written: dict[str, BoundSymbol] = {}
     count = 0

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with regions and the writes into arguments between them as one.
+"""Items of a trace -> the same, with regions and the in-place writes between them joined to one.
 
     [t1] = Region(mul(p, 0.9));  t2 = copy_(t1, p)
     [t3] = Region(add(t2, g));   t4 = copy_(t3, t2)      ->    [t4] = Region(mul, copy_, add, copy_)
 
 So a step of an optimizer is one kernel that writes its arguments, and a batch norm one region that
-writes its running statistics. The region computes all from what its inputs were, and writes each
-argument once, at the end. That is what its ops do one by one, unless a written argument shares
-memory with another input: then torch runs them one by one, which each call finds out (see
-host/dispatch.py).
+writes its running statistics. The region computes everything from the inputs' old contents, and
+writes each argument once, at the end. Its ops one by one would do the same, unless a written
+argument shares memory with another input. Each call checks that (see host/dispatch.py), and torch
+then runs the ops one by one.
 
 An argument qualifies if the trace has no view of it. Its writes must replace all of it. Between the
 regions of one group stand only such writes, fences, and views of what the group does not make. The
@@ -36,7 +36,7 @@ _SAME = frozenset({PrimIDs.SHALLOW_COPY})
 
 
 def with_writes(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
-    """The items, with such groups as one region each.
+    """The items, with one region for each such group.
 
     ops: the trace that the items were claimed from.
     """
@@ -56,7 +56,7 @@ def with_writes(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
 
 
 def _arguments(ops: Sequence[Op], items: Sequence[Item]) -> frozenset[str]:
-    """The names of the arguments that are written, and have no views but inside of regions."""
+    """The names of the written arguments that have no views outside of regions."""
     memory = memory_of_names(ops)
     written = {memory[name] for op in ops for group in op.writes for name in group}
     made = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
@@ -89,7 +89,7 @@ class _Group:
         self._end = -1
 
     def takes(self, at: int, item: Item) -> bool:
-        """Adds the item if it may be part of the group."""
+        """Adds the item if it may be part of the group; False if it may not."""
         if isinstance(item, Region):
             fits = self._takes_region(item)
         elif only(item, FENCES):
@@ -113,7 +113,7 @@ class _Group:
         self._end = at
 
     def _takes_region(self, one: Region) -> bool:
-        """A region, unless it is beside another one, which was decided before."""
+        """True for a region, unless the last item is one too: the partition kept these apart."""
         regions = [item for item in self._inside if isinstance(item, Region)]
         if one.makes_views or one.is_backward or (regions and self._inside[-1] is regions[-1]):
             return False
@@ -134,7 +134,7 @@ class _Group:
         return False
 
     def items(self) -> list[Item]:
-        """The views, the region of all else, and the fences behind it; or all as it was."""
+        """The views, the region of all other items, and the fences behind it; or all unchanged."""
         inside, behind = _without_end(self._inside)
         if not any(not isinstance(item, Region) and only(item, COPIES) for item in inside):
             return self._all
@@ -185,7 +185,7 @@ def _place(region: Region) -> object:
 def _writes(
     leaves: Sequence[BoundSymbol], arguments: frozenset[str], wanted: Iterable[str]
 ) -> tuple[Write, ...] | None:
-    """What the primitives write. None if a wanted name is not the argument as it is at the end."""
+    """The writes of the primitives. None if a wanted name is not an argument's final contents."""
     target: dict[str, str] = {}
     newest: dict[str, set[str]] = {}
     value: dict[str, str] = {}
@@ -211,7 +211,7 @@ def _writes(
 
 
 def _joined(inside: Iterable[Item]) -> Region:
-    """What the regions are told, together."""
+    """A region with the facts of these regions, joined."""
     first, *others = (item for item in inside if isinstance(item, Region))
     return replace(
         first,

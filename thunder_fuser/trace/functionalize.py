@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place writes into memory that only the trace sees -> names of the values written.
+"""In-place writes into memory that only the trace sees -> plain names of the written values.
 
     t2 = linear(x, w)                      t2 = linear(x, w)
     (t3,) = update_aliases((t2,))
@@ -8,10 +8,10 @@
     (t6,) = update_aliases((t5,))
     t7 = mul(t6, 2.0)                      t7 = mul(t4, 2.0)
 
-So relu(inplace=True) is fused as relu is, and silu(inplace=True), which is one symbol with a copy
-in it. A memory qualifies if one op of the trace made it, if each write replaces all of it by a
-value of its type, and if no view of it is read after a later write. Arguments do not: the caller
-sees what is written to them.
+So relu(inplace=True) is fused like relu, and so is silu(inplace=True), which is one symbol with a
+copy inside. A memory qualifies if one op of the trace made it, if each write replaces all of it by
+a value of its type, and if no view from before a write is read after it. Arguments do not qualify:
+the caller sees writes to them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def _apart(prepared: Prepared, op: Op) -> tuple[Op, ...]:
 class _Name:
     """A name of a memory that is written in place.
 
-    value: what nothing writes and has its content. made, seen: how many writes came before the
-    value was made, and before the name; they differ for a view that a write has changed.
+    value: a value with the same contents that nothing writes in place. made, seen: the number of
+    writes before the value was made, and before the name was made; they differ for a view that a
+    write has changed.
     """
 
     memory: str
@@ -125,7 +126,7 @@ class _Values:
             self._names[made.name] = _Name(memory, source, count, count)
 
     def _read(self, op: Op) -> None:
-        """A name means what it meant when it was made; in the forward no other is read."""
+        """A memory with reads of outdated names is unfit; the backward may read older values."""
         for proxy in op.reads:
             one = self._names.get(proxy.name)
             if one is not None:
@@ -140,7 +141,7 @@ class _Values:
             self._unfit.add(one.memory)
 
     def _make(self, op: Op) -> None:
-        """Results that share the memory of an operand are views of it; one op makes the memory."""
+        """A result that shares the memory of an operand is a view of it; else it is new memory."""
         for proxy in op.makes:
             memory = self._at(proxy.name)
             if memory not in self._writes or proxy.name in op.read_names:
@@ -182,7 +183,7 @@ def _writes_one_of(op: Op, values: dict[str, Proxy]) -> bool:
 
 
 def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -> Iterator[Op]:
-    """The ops, with these values instead of the names. What must keep its name is a view."""
+    """The ops, reading these values instead of the names. A name that must stay becomes a view."""
     by_name = {name for op in ops if op.kinds & _BY_NAME for name in op.read_names}
     swaps: dict[Variable, Proxy] = {}
     for op in ops:
@@ -199,7 +200,7 @@ def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -
 
 
 def _without(prepared: Prepared, op: Op, values: dict[str, Proxy]) -> Iterator[Op]:
-    """A copy or fence, unless all that it makes has values; a fence of what has none."""
+    """The copy or fence, less the results that have values; nothing if all have."""
     left = [at for at, made in enumerate(op.makes) if made.name not in values]
     if len(left) == len(op.makes):
         yield op

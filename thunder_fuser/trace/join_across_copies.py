@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusible ops that in-place copies keep from what they read go before the copies.
+"""Fusible ops move before in-place copies that separate them from their operands.
 
     y, m = f(x, running)                         y, m = f(x, running); z = relu(y)
     t = copy_(m, running); z = relu(y)    ->     t = copy_(m, running)
 
-So a batch norm and its activation are one region. The copies stay where they are, beside every read
-of memory that they may write. What moves reads nothing but values that the trace has computed, in
-memory of their own: two arguments may share memory though Thunder does not know of it, so an op
-that reads one, or a view of one, stays. What moves must also not be a larger value to hand on than
-those it reads. Each op is looked at once: linear in the length of the trace.
+So a batch norm and its activation are one region. The copies keep their order with all reads of
+memory that they may write. An op moves only if it reads values that the trace computed, in memory
+of their own: two arguments may share memory without Thunder's knowledge, so an op that reads one,
+or a view of one, stays. Its result must also not be larger than the values that it reads. Each op
+is looked at once: linear in the length of the trace.
 """
 
 from __future__ import annotations

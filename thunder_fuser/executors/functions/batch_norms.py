@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm in training, [N, C, *]: statistics of each channel, which also move the running ones.
+"""Batch norm in training, [N, C, *]: statistics of each channel, which update the running ones.
 
     mean, var = of x over all axes but C;  r = rsqrt(var + eps);  n = (x - mean) * r
     y = n * w + b                                                 g = dy, sums over the same axes
 ->  db = sum(g), dw = sum(g * n), dx = (g - db / M - n * (dw / M)) * (r * w)
 
-Thunder writes the running statistics before it multiplies with the weight. What was normalised then
-waits in memory, in float32. Its gradient, of the pieces, is four sums. torch does not say which of
-its results is written first: here one op makes all of them, and the statistics are written last.
+Thunder writes the running statistics before it multiplies with the weight, so that the normalised
+values wait in memory, in float32. Its gradient, derived from the pieces, has four sums. Here one op
+makes all results, and the statistics are written last: torch does not define the order.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _BatchNorm:
         return mean, var
 
     def results(self, mean: Any, var: Any) -> tuple[Any, Any, Any]:
-        """y, and what to write into the running statistics; that of the variance is of a sample."""
+        """(y, the new running mean, the new running variance, from the sample variance)"""
         normal = self.normal(mean, ltorch.rsqrt(var + self.eps))
         y = normal if self.weight is None else normal * self.beside_x(self.wide(self.weight))
         y = y if self.bias is None else y + self.beside_x(self.wide(self.bias))
@@ -87,7 +87,7 @@ class _BatchNorm:
         return as_type(self.wide(old) * (1 - self.momentum) + new * self.momentum, old.dtype)
 
     def gradients(self, mean: Any, var: Any, g: Any) -> Iterable[tuple[Any, Any]]:
-        """Of what y depends on, from that of y; the statistics have none."""
+        """The gradients of x, weight and bias, from that of y; running statistics have none."""
         r = ltorch.rsqrt(var + self.eps)
         normal = self.normal(mean, r)
         db, dw = ltorch.sum(g, self.summed), ltorch.sum(g * normal, self.summed)
