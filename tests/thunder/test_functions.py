@@ -21,6 +21,7 @@ from thunder_fuser.executors.functions.collectives import COLLECTIVES
 from thunder_fuser.executors.functions.define import Rewrite
 from thunder_fuser.executors.functions.kernels import OTHERS
 from thunder_fuser.executors.functions.pointwise import CASTS
+from thunder_fuser.executors.functions.recurrent import RECURRENT
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 
 # How many of torch's samples, by type.
@@ -43,11 +44,12 @@ def name_of(id: str) -> str:
 
 # Casts are tested in test_casts.py, composites each in a file of their own. Torch's first samples
 # of repeat have no elements, and in Thunder no gradient: it is in test_copies.py. There are none of
-# fold and unfold, which are in test_kernels.py, nor of products of groups, in test_groups.py.
+# fold and unfold, which are in test_kernels.py, nor of products of groups, in test_groups.py, nor
+# of steps of recurrent networks, in test_recurrent.py.
 # Dropout is in test_random_regions.py: no two draws are equal.
 WITHOUT_SAMPLES = {
     "torch.Tensor.repeat", "torch.nn.functional.fold", "torch.nn.functional.unfold",
-    "torch.grouped_mm", "torch.nn.functional.dropout",
+    "torch.grouped_mm", "torch.nn.functional.dropout", *RECURRENT,
 }  # fmt: skip
 TESTED = [
     id for id, one in FUNCTIONS.items()

@@ -30,6 +30,7 @@ from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
+from thunder_fuser.executors.complex_gradients import conjugate_gradients
 from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_passes import claim_once, pass_fast
@@ -337,4 +338,5 @@ pass_fast()
 claim_once(fuser.name)
 collect_later(fuser.name)
 note_layouts(fuser.name)
+conjugate_gradients()
 treat_as_torch(ThunderFuser)

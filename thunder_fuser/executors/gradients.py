@@ -27,6 +27,8 @@ from thunder.core import prims
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
+from thunder_fuser.executors.complex_gradients import conjugated
+
 Function = Callable[..., Any]
 
 
@@ -127,7 +129,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
         lambda g, y, x, z: ltorch.where(z > x, 0.0, _shared(g, x, z)),
     ),
     PrimIDs.POW: _with(prims.pow, _of_base, _of_exponent),
-    PrimIDs.PROD: _with(prims.prod, _of_factors),
+    PrimIDs.PROD: conjugated(_with(prims.prod, _of_factors)),
     PrimIDs.REAL: _with(prims.real, lambda g, y, x: ltorch.to(g, x.dtype)),
     PrimIDs.REMAINDER: _with(
         prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor(x / z))

@@ -16,6 +16,7 @@ define one. To add one, write a row in the table of its subject:
     attention       scaled_dot_product_attention
     collectives     all_gather_tensor and the like, of torch.distributed
     groups          products of groups and counts, as a mixture of experts takes them
+    recurrent       one step of an LSTM, a GRU, a plain recurrent network
     kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
 
@@ -39,13 +40,14 @@ from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
 from thunder_fuser.executors.functions.pointwise import POINTWISE
+from thunder_fuser.executors.functions.recurrent import RECURRENT
 from thunder_fuser.executors.functions.reductions import REDUCTIONS
 from thunder_fuser.trace.op import Reject
 
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
     "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
-    "groups": GROUPS,
+    "groups": GROUPS, "recurrent": RECURRENT,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of complex tensors are conjugated, as in torch: Thunder takes them for real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from helpers.exactness import with_gradients
+from torch import Tensor
+
+from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+
+TURNS = torch.polar(torch.ones(5, 4), torch.linspace(0, 3, 20).reshape(5, 4))
+
+
+def pairs(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+
+
+def real(z: Tensor) -> Tensor:
+    return torch.view_as_real(z).flatten(-2)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "rotary embedding": lambda x, y: real(pairs(x) * TURNS) * y,
+    "product": lambda x, y: real(pairs(x) * pairs(y)),
+    "quotient": lambda x, y: real(pairs(x) / (pairs(y) + 3)),
+    "a complex number": lambda x, y: real(pairs(x) * (1 - 2j)) + y,
+    "conjugate": lambda x, y: real(pairs(x) * pairs(y).conj()),
+    "power": lambda x, y: real(pairs(x) ** 2 * pairs(y)),
+    "matrix product": lambda x, y: real(pairs(x) @ pairs(y).T),
+    "sum": lambda x, y: real((pairs(x) * pairs(y)).sum(0)),
+    "functions": lambda x, y: real(torch.exp(pairs(x)).sin() + (pairs(y) + 2).sqrt().tanh()),
+    "absolute": lambda x, y: (pairs(x) * pairs(y)).abs(),
+    "absolute of zero": lambda x, y: (pairs(x) * 0).abs() + pairs(y).abs(),
+    "parts": lambda x, y: (pairs(x) * pairs(y)).real * (pairs(x) / 2).imag,
+    "real by complex": lambda x, y: real(x[:, :4] * pairs(y)),
+    "convolution by FFT": lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_as_eager(name: str) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(5, 8), torch.randn(5, 8)]
+    jitted = jit(FUNCTIONS[name])
+    got, eager = (with_gradients(one, given) for one in (jitted, FUNCTIONS[name]))
+    torch.testing.assert_close(got, eager)
+
+
+def test_a_conjugate_is_part_of_a_region() -> None:
+    def square(x: Tensor) -> Tensor:
+        return torch.view_as_real(x * x.conj())
+
+    x = torch.randn(6, 7, dtype=torch.complex64)
+    jitted = jit(square, strict=True)
+    torch.testing.assert_close(jitted(x), square(x))
+    assert len(fusions_of(jitted)) == 1
+    names = {one.sym.name for trace in final_traces(jitted) for one in trace.bound_symbols}
+    assert "conj" not in names
