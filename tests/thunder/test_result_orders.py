@@ -33,6 +33,18 @@ AS_EAGER: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
     "a mask": (lambda x: x > 0, (last(*IMAGE),)),
     "where": (lambda x: torch.where(x > 0, x, 0.5), (last(*IMAGE),)),
     "more channels": (lambda x, y: torch.cat([x, y], 1), (last(*IMAGE), last(*IMAGE))),
+    "channels of other images": (
+        lambda x, y: torch.cat([x, y], 1), (last(*IMAGE), torch.randn(IMAGE)),
+    ),
+    "a token before those of an image": (
+        lambda x, y: torch.cat([x.expand(2, 1, 4), y], 1).exp(),
+        (torch.randn(4), torch.randn(2, 4, 9).transpose(1, 2)),
+    ),
+    "transposed matrices in a row": (
+        lambda x: torch.cat([x, x * 2], 1), (torch.randn(3, 4).t(),)
+    ),
+    "a padded transposed matrix": (lambda x: F.pad(x, (1, 2)) * 2, (torch.randn(3, 4).t(),)),
+    "a padded image": (lambda x: F.pad(x, (1, 2)) * 2, (last(*IMAGE),)),
     "part of an image": (lambda x: x[:, :, 1:].exp(), (last(*IMAGE),)),
     "not dense": (torch.exp, (last(2, 3, 9, 4)[:, :, ::2],)),
     "one channel": (torch.exp, (last(2, 1, 5, 4),)),

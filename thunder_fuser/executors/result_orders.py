@@ -5,8 +5,9 @@
 ->  {x: (3, 0, 2, 1), y: (3, 0, 2, 1), z: (3, 0, 2, 1)}        (stride orders, see ir/strides.py)
 
 Without this, the next convolution would get a contiguous image, and run in another order or copy
-it. A result has the order of its first operand of the same rank, if both have the same axes. A view
-inside of a region has no memory yet, so results computed from it are contiguous.
+it. A result has the order of its first operand of the same rank, if both have the same axes. The
+results of cat and pad are contiguous, unless all operands are channels last. A view inside of a
+region has no memory yet, so results computed from it are contiguous.
 
 If the user never sees a result's strides (unseen.py), its order is free. If its operands differ, it
 is channels last if one of them is, else contiguous. If a product reads it, it is contiguous, for
@@ -32,6 +33,7 @@ Orders = Mapping[str, tuple[int, ...]]
 PRODUCT, ATTENTION = "product", "attention"
 HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
+_ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
 _OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
 
 
@@ -88,7 +90,10 @@ def _orders_of(
         return [tuple(leaf.args[1])]
     if leaf.sym.id is PrimIDs.RESHAPE and not seen:
         return [*_through_reshape(leaf.args[0], made, known)]
-    return [known[one.name] for one in _models(leaf, made) if one.name in known]
+    found = [known.get(one.name, ()) for one in _models(leaf, made)]
+    if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not all(map(_is_last, found)):
+        return []
+    return [*filter(None, found)]
 
 
 def _through_reshape(
