@@ -39,6 +39,8 @@ MOVED: dict[str, Op] = {
     "roll 0 of dim": lambda x: x.roll(0, 0),
     "roll all": lambda x: x.roll((2, 3), (0, 1)),
     "tile": lambda x: torch.tile(x, ()),
+    "x.tile of a number": lambda x: x.tile(1),
+    "x.tile of numbers": lambda x: x.tile(1, 1),
     "tile of row": lambda x: torch.tile(x[0], (1,)),
     "repeat": lambda x: x.repeat(1, 1),
     "repeat of row": lambda x: x[1].repeat(1),

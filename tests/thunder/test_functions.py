@@ -269,6 +269,13 @@ def test_stacks_of_several_sizes_and_types(dtype: torch.dtype) -> None:
     torch.testing.assert_close(got, eager)
 
 
+def test_the_method_tile_takes_numbers() -> None:
+    x = torch.randn(2, 3)
+    for counts in ((2,), (2, 1), (3, 1, 2), ((2, 2),)):
+        jitted = jit(lambda x, counts=counts: x.tile(*counts) * 2, strict=True)
+        torch.testing.assert_close(jitted(x), x.tile(*counts) * 2)
+
+
 @pytest.mark.parametrize("counts", [(0,), (0, 2), (2, 0, 1)])
 def test_a_repeat_without_elements_has_a_gradient(counts: tuple[int, ...]) -> None:
     for x in (torch.tensor(2.0), torch.ones(3)):

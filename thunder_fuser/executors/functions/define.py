@@ -193,6 +193,7 @@ def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
     types = ANY | COMPLEX if rewrite.of_complex else ANY
 
     def result_of(args: Any, kwargs: Any) -> Any:
+        args = _with_one_tuple(signature, symbol, args)
         # Thunder's gradients of products fail on tensors without elements.
         plain = all(
             type(one) is TensorProxy and data_type(one.dtype) in types and one.numel
@@ -233,6 +234,21 @@ def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
     by_name = {name: wrap_const(one) for name, one in kwargs.items()}
     recursively_proxy(*by_place, **by_name)
     return tuple(map(unwrap, by_place)), {name: unwrap(one) for name, one in by_name.items()}
+
+
+def _with_one_tuple(signature: inspect.Signature, symbol: Symbol, args: Any) -> Any:
+    """The arguments as torch's function takes them, where a method takes more forms.
+
+    x.tile(2, 1)  ->  x.tile((2, 1))
+    """
+    kinds = [one.kind for one in signature.parameters.values()]
+    variadic = inspect.Parameter.VAR_POSITIONAL
+    first = kinds.index(variadic) if variadic in kinds else len(args)
+    numbers = args[first:]
+    asks_torch = OpTags.AUTO_REGISTERED in (symbol.tags or ())
+    if not (asks_torch and numbers and all(type(one) is int for one in numbers)):
+        return args
+    return (*args[:first], numbers)
 
 
 def _is_taken(signature: inspect.Signature, symbol: Symbol, args: Any, kwargs: Any) -> bool:
