@@ -30,7 +30,7 @@ from benchmarks.kernels.operation import as_list, fill, make_definition, make_in
 from benchmarks.kernels.points import BYTES, DTYPES, OPERATIONS, SIZES, Point, points
 from benchmarks.kernels.summary import figure_table, summary
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain import pictures
+from thunder_fuser.explain import memory
 
 CPU = torch.device("cpu")
 TINY = ["kernels", "--device", "cpu", "--sizes", "small", "--no-compile"]
@@ -379,7 +379,7 @@ def test_a_picture_is_written(tmp_path: Path) -> None:
 def test_without_matplotlib_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
+    monkeypatch.setattr(memory, "find_spec", lambda name: None)
     monkeypatch.setattr(run, "measure", None)
     assert main([*TINY, "--ops", "^add$", "--plot", "kernels.png"]) == 1
     assert "pip install 'thunder-fuser[plot]'" in capsys.readouterr().err

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,16 +52,14 @@ class Counter:
             self.count += len(one.exprs)
             return part(own, one)
 
-        def counted(step: Callable[[Order, int], list[int]]) -> object:
-            def count_step(own: Order, group: int) -> list[int]:
-                self.count += 1
-                return step(own, group)
+        step = Order._neighbours
 
-            return count_step
+        def count_step(own: Order, edges: list[list[int]], group: int) -> list[int]:
+            self.count += 1
+            return step(own, edges, group)
 
         patch.setattr(acceptance.Acceptance, "part", count_part)
-        patch.setattr(Order, "before", counted(Order.before))
-        patch.setattr(Order, "after", counted(Order.after))
+        patch.setattr(Order, "_neighbours", count_step)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

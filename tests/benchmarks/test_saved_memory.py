@@ -20,7 +20,7 @@ from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import Row
 from benchmarks.saved_memory.run import SIZES
 from thunder_fuser.executors.traces import jit, recomputation_of
-from thunder_fuser.explain import pictures
+from thunder_fuser.explain import memory
 from thunder_fuser.explain.accuracy import accuracy
 from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.rematerialization.plan import Facts, Operation, Value
@@ -133,6 +133,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_without_matplotlib_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pictures, "find_spec", lambda name: None)
+    monkeypatch.setattr(memory, "find_spec", lambda name: None)
     assert main(["memory", "--plot", "memory.png"]) == 1
     assert "pip install 'thunder-fuser[plot]'" in capsys.readouterr().err

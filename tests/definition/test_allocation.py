@@ -214,7 +214,7 @@ def test_variants_for_given_shapes_are_few() -> None:
 
     def variant(size: int) -> Executable:
         storage = torch.empty(-(-size // 8), 8, device="meta")
-        return fd.entry.bind([(storage, torch.empty(size, device="meta"))])[0]
+        return fd.entry.prepare().bind([(storage, torch.empty(size, device="meta"))])[0]
 
     sizes = [size for size in range(25, 25 + 80) if size % 8][: MOST_VARIANTS + 1]
     made = [variant(size) for size in sizes]

@@ -160,7 +160,7 @@ def test_directions_are_not_mixed(fuser: ThunderFuser) -> None:
     assert [region.is_backward for region in claims.regions] == [False, True]
 
 
-def test_nothing_crosses_an_in_place_copy(fuser: ThunderFuser) -> None:
+def test_an_in_place_copy_keeps_its_place_in_a_region(fuser: ThunderFuser) -> None:
     def function(x: Any) -> Any:
         y = x * 2
         x.add_(1)
@@ -173,7 +173,9 @@ def test_nothing_crosses_an_in_place_copy(fuser: ThunderFuser) -> None:
         for bsym in fuser.last_fused_trace.bound_symbols
         if bsym.sym.name not in ("unpack_trivial", "update_aliases")
     ]
-    assert heard == [["mul"], ["add"], "copy_", ["add"], "python_return"]
+    inside, after = heard
+    assert [name for name in inside if name != "update_aliases"] == ["mul", "add", "copy_", "add"]
+    assert after == "python_return"
 
 
 def test_views_that_are_written_stay_views(fuser: ThunderFuser) -> None:

@@ -25,7 +25,7 @@ from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 SYMBOLS = {s.id: s for s in vars(prims).values() if isinstance(s, prims.Symbol)}
-SYMBOLS |= {f"torch.{name}": getattr(ltorch, name) for name in ("conj", "cumsum", "relu")}
+SYMBOLS |= {f"torch.{name}": getattr(ltorch, name) for name in ("cumsum", "relu")}
 CPU = devices.cpu
 REDUCTIONS = (PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN)
 

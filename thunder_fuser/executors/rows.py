@@ -294,10 +294,6 @@ def _power(fd: Any, x: Any, exponent: Any) -> Any:
     return fd.ops.pow(x, exponent) if found is None else found(fd.ops, x)
 
 
-def _conjugate(fd: Recorder, a: Any) -> Any:
-    return fd.ops.complex(fd.ops.real(a), fd.ops.neg(fd.ops.imag(a)))
-
-
 def _padded(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
     """Records prims.pad, with (low, high, dilation) of each axis, as pads and reshapes.
 
@@ -367,7 +363,6 @@ PRIMITIVES = (
     *rows("isfinite", FLOATS | COMPLEX),
     *rows("abs neg", NUMBERS | COMPLEX),
     *rows("real imag", COMPLEX),
-    Row("torch.conj", _conjugate, COMPLEX),
     *rows("add mul", ARITHMETIC | COMPLEX | {DataType.Bool}),
     *rows("sub", ARITHMETIC | COMPLEX),
     *rows("div", ARITHMETIC | COMPLEX, _check_divisor),
