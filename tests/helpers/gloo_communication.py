@@ -174,7 +174,9 @@ def check_overlap(mesh: DeviceMesh) -> None:
                     given = [fd.ops.mul(fd.from_pytorch(t), 1.0) for t in inputs]
                     fd.add_output(fd.ops.tanh(build(fd, *given)))
                 (found,) = fd.execute(inputs)
-                torch.testing.assert_close(found, expected.tanh(), msg=f"{name} {lower}")
+                # Each rank adds its part of a sum: another order than one product's.
+                error = (found - expected.tanh()).abs().max()
+                assert error < 1e-4, f"{name} {lower}: {error}"
                 is_joined = f"= {name}(" in str(fd.program(inputs))
                 assert is_joined == (lower["overlap"] != "never"), fd.program(inputs)
 
