@@ -12,6 +12,7 @@ import pickle
 import signal
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -22,6 +23,7 @@ from helpers.stores import MOST, content, got, library, names, path_of, recipe, 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from thunder_fuser import threads
 from thunder_fuser.errors import OptionError, SlowCompileWarning
 from thunder_fuser.options import options
 from thunder_fuser.store import folder as files
@@ -444,3 +446,27 @@ def test_no_code_here_runs_what_it_reads() -> None:
         text = path.read_text()
         for word in ("pickle", "marshal", "eval(", "exec(", "torch", "shelve", "subprocess"):
             assert word not in text, f"{path.name}: {word}"
+
+
+def test_a_job_that_nobody_needs_leaves_no_lock(store: Store) -> None:
+    """Neither where the kernel is free, nor where another one compiles it, nor an open file."""
+
+    def attempt(after: float) -> None:
+        abandoned = threading.Event()
+        token = threads._abandoned.set(abandoned)
+        timer = threading.Timer(after, abandoned.set)
+        timer.start()
+        timer.join(None if after == 0 else 0)
+        try:
+            with pytest.raises(threads.AbandonedError), store.turn(recipe()):
+                raise AssertionError("it has a turn")
+        finally:
+            threads._abandoned.reset(token)
+
+    open_files = len(os.listdir("/proc/self/fd"))
+    attempt(0)
+    assert not store.root.exists() or not names(store)
+    with store.turn(recipe()):
+        attempt(0.1)
+    assert not list(store.root.iterdir())
+    assert len(os.listdir("/proc/self/fd")) == open_files

@@ -32,7 +32,7 @@ from thunder_fuser.store.entry import (
     encode,
 )
 from thunder_fuser.store.folder import Found, RefusedError, RefusedFolderError
-from thunder_fuser.threads import check_abandoned, first_time
+from thunder_fuser.threads import AbandonedError, check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that later writes have room
 STALE_SECONDS = 3600  # a temporary file of this age is from a process that died
@@ -129,12 +129,12 @@ class Store:
                 os.close(lock)
 
     def _lock(self, name: str) -> int:
+        check_abandoned()  # before there is a file, which nobody would remove
         with files.opened(self.root, create=True) as folder:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             lock = os.open(name, flags, 0o600, dir_fd=folder)
         start = time.monotonic()
         while (waited := time.monotonic() - start) < LONGEST_WAIT:
-            check_abandoned()
             if waited > SLOW_WAIT and first_time((self.root, "turn")):
                 warnings.warn(
                     f"Another process has been compiling a kernel for {SLOW_WAIT} seconds; after"
@@ -144,6 +144,11 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                try:
+                    check_abandoned()
+                except AbandonedError:
+                    os.close(lock)
+                    raise
                 time.sleep(0.02)
             except OSError:  # a file system without locks
                 break
