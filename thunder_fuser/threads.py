@@ -86,7 +86,7 @@ class SingleFlight(Generic[V]):
     """A table in which one thread makes a missing value while others wait for it.
 
     Values of different keys are made concurrently. values: the mapping that stores them. If it is
-    weak or bounded, values that it dropped are made again.
+    weak or bounded, values that it dropped are recomputed.
     """
 
     def __init__(self, values: MutableMapping[Hashable, V]) -> None:

@@ -27,12 +27,19 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.executors.donation import keeps_order
 from thunder_fuser.executors.regions import Item, Region, Write, boundary, made_by, only, read_by
-from thunder_fuser.trace.functionalize import alike, memory_of_names
 from thunder_fuser.trace.join_across_copies import MOST_OPS
+from thunder_fuser.trace.memory import one_memory, replaces
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.proxies import COPIES, FENCES, RENAMES, VIEWS, makes, parts, reads
-
-_SAME = frozenset({PrimIDs.SHALLOW_COPY})
+from thunder_fuser.trace.proxies import (
+    COPIES,
+    FENCES,
+    RENAMES,
+    VIEWS,
+    makes,
+    parts,
+    reads,
+    renamed_by,
+)
 
 
 def with_writes(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
@@ -57,7 +64,7 @@ def with_writes(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
 
 def _arguments(ops: Sequence[Op], items: Sequence[Item]) -> frozenset[str]:
     """The names of the written arguments that have no views outside of regions."""
-    memory = memory_of_names(ops)
+    memory = one_memory(ops, fences_apart=True)
     written = {memory[name] for op in ops for group in op.writes for name in group}
     made = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
     known = {proxy.name for item in items for proxy in read_by(item)} | made.keys()
@@ -97,7 +104,7 @@ class _Group:
         elif only(item, COPIES):
             source, target = reads(item)[0], reads(item)[-1]
             own = source.name in self._made and source.name not in self._arguments
-            fits = own and target.name in self._arguments and alike(source, target)
+            fits = own and target.name in self._arguments and replaces(source, target)
         elif self._inside and only(item, VIEWS):
             return self._takes_view(at, item)
         else:
@@ -127,7 +134,7 @@ class _Group:
             self._views.append(view)
             self._all.append(view)
             return True
-        if only(view, _SAME) and names <= self._made - self._arguments:
+        if only(view, frozenset({PrimIDs.SHALLOW_COPY})) and names <= self._made - self._arguments:
             self._inside.append(view)
             self._take(at, view)
             return True
@@ -192,7 +199,7 @@ def _writes(
     checked: set[str] = set()
     for leaf in leaves:
         if leaf.sym.id in FENCES:
-            for old, new in zip(reads(leaf), makes(leaf), strict=True):
+            for old, new in renamed_by(leaf):
                 target[new.name] = target.get(old.name, old.name)
                 newest.setdefault(target[new.name], set()).add(new.name)
         elif leaf.sym.id in COPIES:
@@ -211,13 +218,13 @@ def _writes(
 
 
 def _joined(inside: Iterable[Item]) -> Region:
-    """A region with the facts of these regions, joined."""
+    """A region with the facts of these regions, joined. None of them overwrites what autograd
+    kept: only regions of a backward do."""
     first, *others = (item for item in inside if isinstance(item, Region))
     return replace(
         first,
         bsyms=(), exits=(),
         donated=tuple(name for one in (first, *others) for name in one.donated),
-        donated_if_freed=tuple(n for one in (first, *others) for n in one.donated_if_freed),
         unseen={name: reader for one in (first, *others) for name, reader in one.unseen.items()},
         row_major=tuple(name for one in (first, *others) for name in one.row_major),
         where=next(filter(None, (one.where for one in (first, *others))), ""),

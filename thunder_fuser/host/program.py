@@ -222,7 +222,7 @@ def _names(
         "threads": torch.get_num_threads,
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
-        "note_write": increment_version,
+        "note_writes": increment_version,
         "wait": partial(wait, seconds=params.executor.seconds),
         **COLLECTIVES,
         **POINT_TO_POINT,
@@ -391,11 +391,10 @@ def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line
     saved = dict.fromkeys(o.name for o in writes if o.name in written)
     lines: list[str | Line] = [f"    {name}_before = {name}.clone()" for name in saved]
     names = {name: f"{name}_before" for name in saved}
-    lines += [
-        f"    note_write({o.alias})" if (o.name, o.alias) in in_place
-        else f"    {o.alias}.copy_({names.get(o.name, o.name)})"
-        for o in writes
-    ]  # fmt: skip
+    copied = [o for o in writes if (o.name, o.alias) not in in_place]
+    lines += [f"    {o.alias}.copy_({names.get(o.name, o.name)})" for o in copied]
+    noted = "".join(f"{o.alias}, " for o in writes if o not in copied)
+    lines += [f"    note_writes(({noted}))"] * bool(noted)
     results = []
     for number, output in enumerate(o for o in fusion.outputs if not o.alias):
         strides, name = _wanted_strides(segmented, output), output.name

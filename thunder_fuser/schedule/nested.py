@@ -20,7 +20,7 @@ CUDA [K@blockIdx.x, C.o, C.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectoriz
 CPU  [K@blockIdx.x, C, R@vectorize]
 
 K are the groups, C the rows of a group, R the columns. A block or a cluster takes one group and
-keeps what it reads on chip. The threads of a row reduce the row, and one of them writes the result
+keeps its operands on chip. The threads of a row reduce the row, and one of them writes the result
 to shared memory. There each warp reduces the results of all rows for itself. Sums over other axes,
 such as a weight's gradient over n and hw, are partial results of rows here (presegment/rfactor.py).
 """

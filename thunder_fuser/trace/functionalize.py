@@ -16,17 +16,17 @@ the caller sees writes to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from thunder.core import prims
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
+from thunder.core.proxies import Proxy, Variable, variableify
 
+from thunder_fuser.trace.memory import one_memory, replaces
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import COPIES, FENCES, Names, overwritten
-from thunder_fuser.union_find import UnionFind
+from thunder_fuser.trace.proxies import COPIES, FENCES, overwritten
 
 _BY_NAME = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})  # what they read keeps its name
 
@@ -76,7 +76,7 @@ class _Values:
     """The values of the names of each memory that qualifies: `of_names`."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        self._memory = memory_of_names(ops)
+        self._memory = one_memory(ops, fences_apart=True)
         computed = {
             name for op in ops if op.reads or op.is_fusible
             for name in {*op.made_names} - {*op.read_names}
@@ -119,7 +119,8 @@ class _Values:
     def _copy(self, op: Op) -> None:
         source, target = op.reads[0], op.reads[-1]
         memory, one = self._at(target.name), self._names.get(target.name)
-        if one is None or one.is_view or source.name not in self._own or not alike(source, target):
+        fits = one is not None and not one.is_view and source.name in self._own
+        if not (fits and replaces(source, target)):
             self._unfit.add(memory)
         count = self._writes[memory] = self._writes[memory] + 1
         for made in op.makes:
@@ -153,29 +154,6 @@ class _Values:
             self._made.add(memory)
             at = max(seen, default=0)
             self._names[proxy.name] = _Name(memory, proxy, at, at, is_view=bool(seen))
-
-
-def memory_of_names(ops: Sequence[Op]) -> dict[str, str]:
-    """For each tensor that may share memory, one name for all. A fence names tensors one by one."""
-    same: UnionFind[str] = UnionFind()
-    names = set[str]()
-    for op in ops:
-        groups: Iterable[Names] = (*op.writes, *op.shares)
-        if op.only(FENCES):
-            groups = zip(op.read_names, op.made_names, strict=True)
-        for first, *others in groups:
-            names.update((first, *others))
-            for other in others:
-                same.join(first, other)
-    return {name: same.find(name) for name in names}
-
-
-def alike(source: Proxy, target: Proxy) -> bool:
-    """Whether a copy of one into the other replaces all of it and changes no element."""
-    both = isinstance(source, TensorProxy) and isinstance(target, TensorProxy)
-    return both and (source._shape, source.dtype, source.device) == (
-        target._shape, target.dtype, target.device
-    )  # fmt: skip
 
 
 def _writes_one_of(op: Op, values: dict[str, Proxy]) -> bool:

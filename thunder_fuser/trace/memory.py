@@ -13,21 +13,36 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, overwritten
+from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, Names, overwritten
 from thunder_fuser.union_find import UnionFind
 
 _WRITTEN_LATER = Reject("a view of a tensor that is written in place")
 
 
-def one_memory(ops: Sequence[Op]) -> dict[str, str]:
-    """For each tensor that may share memory with others, one name for all of them."""
+def one_memory(ops: Sequence[Op], *, fences_apart: bool = False) -> dict[str, str]:
+    """For each tensor that may share memory with others, one name for all of them.
+
+    fences_apart: the tensors of one fence share memory only with their own new names.
+    """
     same: UnionFind[str] = UnionFind()
-    groups = [group for op in ops for group in op.writes]
-    groups += [group for op in ops for group in op.shares]
-    for first, *others in filter(None, groups):
+    groups: list[Names] = []
+    for op in ops:
+        if fences_apart and op.only(FENCES):
+            groups += zip(op.read_names, op.made_names, strict=True)
+        else:
+            groups += filter(None, (*op.writes, *op.shares))
+    for first, *others in groups:
         for name in others:
             same.join(first, name)
     return {name: same.find(name) for group in groups for name in group}
+
+
+def replaces(source: Proxy, target: Proxy) -> bool:
+    """True if a copy of one into the other replaces all of it and changes no element."""
+    both = isinstance(source, TensorProxy) and isinstance(target, TensorProxy)
+    return both and (source._shape, source.dtype, source.device) == (
+        target._shape, target.dtype, target.device
+    )  # fmt: skip
 
 
 def written_in_place(ops: Sequence[Op]) -> set[str]:

@@ -40,7 +40,7 @@ from thunder_fuser.trace.proxies import bytes_of, makes, reads
 
 MIN_OPS = 128
 
-# Views that the other side of a cut makes again from their operand.
+# Views that the other side of a cut recomputes from their operand.
 REPEATED = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
