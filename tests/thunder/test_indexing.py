@@ -200,6 +200,12 @@ def test_advanced_indexing_wraps_negative_indices() -> None:
     compare_gradients(lambda x, i: torch.exp(x[i]) * 2, x, index)
 
 
+def test_take_along_dim_takes_indices_modulo_the_size() -> None:
+    """On a GPU an index out of range ended all work of the process."""
+    x, index = torch.randn(3, 2), torch.tensor([[-1, 2**31], [-9, 2**63 - 1]])
+    compare_gradients(lambda x, i: torch.exp(torch.take_along_dim(x, i, 0)), x, index)
+
+
 def test_flip_and_strided_slices() -> None:
     x = torch.randn(6, 9)
     compiled = thunder.jit(  # Thunder has no gradient for flip

@@ -4,6 +4,7 @@
     roll(x[N], 2)              ->  cat([x[N-2:], x[:N-2]])
     pixel_shuffle(x, r)        ->  [N, C, r, r, H, W]  ->  [N, C, H, r, W, r]  ->  [N, C, H r, W r]
     vstack([a[3], b[3]])       ->  cat([reshape(a, (1, 3)), reshape(b, (1, 3))], 0)
+    take_along_dim(x[3], i, 0) ->  take_along_dim(x, remainder(i, 3), 0)
 
 Thunder leaves stacks to torch, and treats their results as without gradients; and it gives the
 gradient of index_put to the indices. So these have gradients here.
@@ -16,7 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
+import torch
 from thunder import clang
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import sum_to
 from thunder.core.utils import canonicalize_dim
@@ -53,6 +56,27 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Any:
     if not 0 <= start <= start + length <= input.shape[dim]:
         return NotImplemented
     return _sliced(input, dim, start, start + length)
+
+
+def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+    """Torch takes every index modulo the size, but none of a flattened tensor."""
+    if not isinstance(indices, TensorProxy) or indices.dtype is not dtypes.int64:
+        return NotImplemented
+    if dim is None:
+        return ltorch.take_along_dim(ltorch.flatten(input), ltorch.flatten(indices), 0)
+    if input.ndim != indices.ndim or not input.ndim:
+        return NotImplemented
+    dim = canonicalize_dim(input.ndim, dim)
+    others = torch.broadcast_shapes(*(_resized(x.shape, dim, 1) for x in (input, indices)))
+    input, indices = (
+        ltorch.expand(x, _resized(others, dim, x.shape[dim])) for x in (input, indices)
+    )
+    size = input.shape[dim]
+    return ltorch.take_along_dim(input, ltorch.remainder(indices, size) if size else indices, dim)
+
+
+def _resized(shape: Shape, dim: int, size: int) -> Shape:
+    return (*shape[:dim], size, *shape[dim + 1 :])
 
 
 def _sliced(x: Any, dim: int, begin: int, end: int) -> Any:
@@ -209,7 +233,7 @@ def _index_put(
 
 MOVEMENT: Table = {
     **rewrites(
-        "torch.", diff, roll, tile, ltorch.repeat_interleave,
+        "torch.", diff, roll, take_along_dim, tile, ltorch.repeat_interleave,
         constant_pad_nd=lambda input, pad, value=0: ltorch.pad(input, tuple(pad), value=value),
         flip=lambda input, *places, dims=None: ltorch.flip(
             input, *(places if dims is None else (dims,))
