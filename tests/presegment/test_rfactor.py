@@ -14,7 +14,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.ir.verify import verify
-from thunder_fuser.options import compile_options
+from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.rfactor import rfactor
 from thunder_fuser.presegment.specialise import specialise
@@ -103,6 +103,41 @@ def test_results(body: object, shape: tuple[int, ...], target: str) -> None:
     wanted = evaluate(fd.fusion, [value], torch.float64)
     for got, want in zip(fd.execute([value], target=target), wanted, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=2e-4)
+
+
+def whole_images(fd: FusionDefinition, x: Tensor) -> None:
+    """As a loss of images."""
+    fd.add_output(fd.ops.sum(fd.ops.mul(x, x), [0, 1, 2, 3], keepdim=True))
+
+
+def channels(fd: FusionDefinition, x: Tensor) -> None:
+    fd.add_output(fd.ops.sum(fd.ops.exp(x), [0, 2, 3]))
+
+
+def heads_in_another_order(fd: FusionDefinition, x: Tensor) -> None:
+    """A gradient over heads, tokens and batch, stored in another order, as of a rotary embedding
+    behind a norm: it ran in one block for 32 columns."""
+    y = fd.ops.permute(fd.ops.mul(x, 2.0), (0, 3, 2, 1))
+    fd.add_output(y)
+    fd.add_output(fd.ops.sum(fd.ops.mul(y, y), [0, 1, 2]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize("body", [whole_images, channels, heads_in_another_order])
+def test_axes_in_another_order_than_in_memory(
+    body: object, repeatable: bool, target: str
+) -> None:
+    """The runs are contiguous: the operand is permuted."""
+    value = torch.randn(18, 7, 34, 65).permute(0, 3, 1, 2)
+    with options(repeatable=repeatable):
+        with FusionDefinition() as fd:
+            body(fd, fd.from_pytorch(value))  # type: ignore[operator]
+        after = split((fd, [value]), TARGETS[target])[1]
+        assert chunks(after) or target == "cpu"
+        wanted = evaluate(fd.fusion, [value], torch.float64)
+        for got, want in zip(fd.execute([value], target=target), wanted, strict=True):
+            torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=2e-4)
 
 
 def test_a_chunk_is_a_positive_number() -> None:

@@ -20,6 +20,7 @@ ROWS: dict[str, Function] = {
     "minimum, equal": lambda x, z: torch.minimum(x, x * 1) * z,
     "minimum, number of no dimension": lambda x, z: torch.minimum(x, z.sum()),
     "remainder": torch.remainder,
+    "%": lambda x, z: x % z,
     "remainder, number": lambda x, z: torch.remainder(x, 0.7) * z,
     "lerp": lambda x, z: torch.lerp(x, z, x * 2),
     "lerp, number": lambda x, z: torch.lerp(x, z, 0.3),

@@ -206,6 +206,15 @@ def test_take_along_dim_takes_indices_modulo_the_size() -> None:
     compare_gradients(lambda x, i: torch.exp(torch.take_along_dim(x, i, 0)), x, index)
 
 
+def test_the_gradient_of_rows_is_summed_as_an_embeddings() -> None:
+    x, index = torch.randn(5, 2, 3), torch.tensor([4, 0, 4, 4])
+    compare_gradients(lambda x, i: torch.exp(x[i]), x, index)
+    compare_gradients(lambda x, i: torch.exp(x[:, :, i.clamp(max=2)]), x, index)
+    jitted = thunder.jit(lambda x, i: torch.exp(x[i]), executors=[thunder_fuser.fuser])
+    jitted(x.clone().requires_grad_(), index).sum().backward()
+    assert "embedding_backward" in str(thunder.last_backward_traces(jitted)[-1])
+
+
 def test_flip_and_strided_slices() -> None:
     x = torch.randn(6, 9)
     compiled = thunder.jit(  # Thunder has no gradient for flip

@@ -47,6 +47,7 @@ OPS: dict[str, Op] = {
     "div trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     "true_divide": torch.true_divide,
     "remainder": torch.remainder,
+    "%": lambda x, y: x % y,
     "fmod": torch.fmod,
     "eq": torch.eq,
     "ne": torch.ne,

@@ -9,6 +9,7 @@
     y = relu(x)            ->  dx = dy, and 0 where y <= 0 (Thunder: also where y is NaN, and there
                                y is 0)
     y = real(x)            ->  dx = dy + 0i
+    y = x[rows]            ->  dx = embedding_backward(dy, rows)    (Thunder: index_add to zeros)
     y = prod(x, dims)      ->  dx = dy * y / x; of a row with one zero, dy times the others there;
                                beside a zero 0, or NaN if another is infinite or NaN (Thunder: NaN)
 
@@ -23,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import prims
+from thunder.core import dtypes, prims
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
@@ -102,6 +103,18 @@ def _is_only(marked: Any, like: Any, axes: tuple[int, ...]) -> Any:
     return ltorch.sum(marks, axes, keepdim=True) == marks
 
 
+def _of_taken(g: Any, y: Any, x: Any, index: Any, dim: int) -> Any:
+    """That of rows is an embedding's: torch sums it in a fixed order. Its index_add is atomic, and
+    takes 1.2 ms for 65536 rows of 2048 bf16 on an H200."""
+    width = math.prod(x.shape[1:])
+    if dim == 0 and x.ndim > 1 and index.ndim == 1 and width and dtypes.is_float_dtype(x.dtype):
+        rows = ltorch.reshape(g, (index.shape[0], width))
+        summed = prims.embedding_backward(rows, index, x.shape[0], -1, False, False)
+        return ltorch.reshape(summed, x.shape)
+    zeros = prims.full(x.shape, fill_value=0, device=x.device, dtype=x.dtype)
+    return prims.index_add(zeros, index, g, dim)
+
+
 GRADIENTS: dict[PrimIDs | str, Function] = {
     "torch.relu": _with(ltorch.relu, lambda g, y, *_: ltorch.where(y <= 0, 0.0, g)),
     PrimIDs.ARGMIN: prims.argmin,
@@ -135,5 +148,6 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
         prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor(x / z))
     ),
     PrimIDs.ROUND: prims.round,
+    PrimIDs.TAKE: _with(prims.take, _of_taken),
     PrimIDs.TRUNC: prims.trunc,
 }

@@ -172,6 +172,11 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     ->  T2 = sum(T0, dims=[0], chunk=1024)   f32[i2{64}, i1{1024}], partial results, one block each
         T1 = sum(T2, dims=[0])
 
+    A run is contiguous in memory: of a sum over axes in another order the operand is permuted.
+
+        T1 = sum(T0: f32[n, c, h, w], dims=[0, 2, 3, 1])        T0 is channels last
+    ->  T3 = permute(T0, [n, h, w, c]); T2 = sum(T3, dims=[0, 1, 2, 3], chunk=16384); ...
+
     No atomics: the order of additions is fixed, and does not depend on how many threads there are.
     Shorter runs of additions also round less.
     """
@@ -181,9 +186,15 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     reuse = AxisReuse(whole)
     chunks = {one: _chunk(whole, reuse, one, target, options) for one in whole.reductions}
     return expand(fusion, {
-        record: _in_two_steps(fusion, record, record.ints("dims"), (0,), chunk)
+        record: _in_runs(fusion, whole, record, _order(whole, record, options), chunk)
         for record, chunk in chunks.items() if chunk
     })
+
+
+def _order(whole: Part, record: OpRecord, options: CompileOptions) -> tuple[str, ...]:
+    """The axes that a reduction walks, slowest in memory first."""
+    walked = whole.patterns[record.outputs[0]].walked
+    return summed_order(whole, record, walked, options)
 
 
 def _chunk(
@@ -195,9 +206,7 @@ def _chunk(
     results, rows = size_of(whole, kept), size_of(whole, reduced)
     if record.attr("chunk") or rows * results < MIN_ELEMENTS or rows < 2 * MIN_CHUNK:
         return 0
-    order = summed_order(whole, record, {*kept, *reduced}, options)
-    if tuple(name for name in order if name in reduced) != reduced:
-        return 0  # a run would not be contiguous
+    order = _order(whole, record, options)
     is_inner = order[-1] in reduced
     if has_order(whole, options):
         return _own_chunk(rows, results, is_inner, target)
@@ -208,7 +217,7 @@ def _chunk(
         return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * _itemsize(whole) // COLUMN_BYTES)
     run = _run_of_units(rows, units, INNER_BLOCKS if is_inner else OUTER_BLOCKS, target)
-    chunk = _whole_rows(run, [whole.extents[name].value for name in reduced])
+    chunk = _whole_rows(run, [whole.extents[name].value for name in order if name in reduced])
     return chunk if chunk < rows else 0
 
 
@@ -263,6 +272,23 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
 # ---- writing both steps
 
 
+def _in_runs(
+    fusion: Fusion, whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int
+) -> Iterator[OpRecord]:
+    """Both steps, over a permuted operand if its reduced axes have another order in memory."""
+    (operand, *_), dims = names_of(record), record.ints("dims")
+    axes = fusion.tensors[operand].domain.no_reductions
+    classes = {at: whole.domain_map.axis(axes[at]) for at in dims}
+    lying = sorted(dims, key=lambda at: order.index(classes[at]) if classes[at] in order else -1)
+    if lying != sorted(dims):
+        taken = dict(zip(sorted(dims), lying, strict=True))
+        places = tuple(taken.get(at, at) for at in range(len(axes)))
+        permuted = (f"{record.outputs[0]}.permuted",)
+        yield OpRecord("permute", (operand,), permuted, (("dims", places),))
+        record = replace(record, inputs=(*permuted, *record.inputs[1:]))
+    yield from _in_two_steps(fusion, record, dims, (0,), chunk)
+
+
 def _in_two_steps(
     fusion: Fusion,
     record: OpRecord,
@@ -277,7 +303,7 @@ def _in_two_steps(
     yield replace(record, outputs=partial, attrs=(("dims", first), *runs))
     yield replace(record, inputs=partial, outputs=total, attrs=(("dims", second),))
     if keepdim:
-        rank = len(fusion.tensors[names_of(record)[0]].shape)
+        rank = len(fusion.tensors[name].shape)
         flags = tuple(at in record.ints("dims") for at in range(rank))
         yield OpRecord("broadcast", total, (name,), (("is_broadcast_dim", flags),))
 

@@ -95,6 +95,18 @@ def grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch
     return torch._grouped_mm(_dense(a), _dense(b), offsets.int())
 
 
+def grouped_weight_gradient(
+    a: torch.Tensor, gradient: torch.Tensor, offsets: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of b[g, k, n] in a product of groups of rows of a[m, k], in b's layout.
+
+    So that of a transposed weight is that of the weight, contiguous, which autograd needs not copy.
+    """
+    if b.stride(-2) == 1 != b.stride(-1):
+        return grouped_mm(gradient.mT, a, offsets).mT
+    return grouped_mm(a.mT, gradient, offsets)
+
+
 def _dense(x: torch.Tensor) -> torch.Tensor:
     """The tensor, copied unless its rows or its columns are contiguous."""
     rows, columns = x.shape[-2:]

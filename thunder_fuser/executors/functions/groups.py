@@ -3,7 +3,7 @@
 
     y = _grouped_mm(a[m, k], b[g, k, n], offs=ends)   ->  y = grouped_product(a, b, ends)
                                                           da = grouped_product(dy, b.mT, ends)
-                                                          db = grouped_product(a.mT, dy, ends)
+                                                          db = grouped_weight_gradient(...)
     histc(x, bins=8, min=0, max=7)                    ->  sum(bin(x)[:, None] == arange(8), 0)
 
 Thunder's product of groups has no gradient, no argument by torch's name `offs`, and no groups along
@@ -33,7 +33,7 @@ from thunder_fuser.executors.functions.define import (
 )
 from thunder_fuser.executors.functions.kernels import KERNELS
 from thunder_fuser.executors.types import FLOATS, data_type
-from thunder_fuser.runtime.torch_calls import grouped_mm
+from thunder_fuser.runtime.torch_calls import grouped_mm, grouped_weight_gradient
 from thunder_fuser.trace.op import Reject
 
 
@@ -55,6 +55,12 @@ _product = KERNELS.register_operator(
 )
 
 
+_weight_gradient = KERNELS.register_operator(
+    "grouped_weight_gradient", meta=lambda a, g, ends, b: TensorProxy(like=b),
+    fn=grouped_weight_gradient,
+)
+
+
 def _refuses(a: Any, b: Any, ends: Any) -> Reject | None:
     refused = refuses_tensors("a product of groups", a, b, ends)
     is_float = data_type(a.dtype) in FLOATS
@@ -64,7 +70,10 @@ def _refuses(a: Any, b: Any, ends: Any) -> Reject | None:
 def _forward(a: Any, b: Any, ends: Any) -> tuple[Any, Backward]:
     def backward(g: Any) -> Any:
         yield a, _product(g, ltorch.transpose(b, -2, -1), ends)
-        yield b, _product(ltorch.transpose(a, -2, -1), g, ends)
+        if b.ndim == 3 and a.ndim == 2:
+            yield b, _weight_gradient(a, g, ends, b)
+        else:
+            yield b, _product(ltorch.transpose(a, -2, -1), g, ends)
 
     return _product(a, b, ends), backward
 

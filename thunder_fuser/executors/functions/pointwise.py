@@ -33,6 +33,7 @@ from thunder.clang import maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import sum_to
+from thunder.torch.langctx import register_method
 
 from thunder_fuser.executors.functions.define import (
     Backward,
@@ -292,6 +293,8 @@ def _cast(dtype: dtypes.dtype) -> Function:
     """
     return lambda input: maybe_convert_to_dtype(input, dtype)
 
+
+register_method("mod", ltorch.remainder)  # Thunder knows x % y by this name, but has no function
 
 CASTS = rewrites(
     "Tensor.", may_be_view=True,
