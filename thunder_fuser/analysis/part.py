@@ -20,7 +20,8 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
-from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
+from thunder_fuser.ir.shapes import normalise_axes
+from thunder_fuser.ir.strides import contiguous_strides, reshaped_order, stride_order_of
 from thunder_fuser.threads import cached_property
 
 
@@ -180,7 +181,8 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     """The strides that every value of a specialised fusion has if it is stored.
 
     An input has its own strides, a result the requested order. Other values of pointwise ops take
-    the order of their first operand with the same sizes. Everything else is row-major.
+    the order of their first operand with the same sizes, also through reshapes and permutations.
+    Everything else is row-major.
     """
     found: dict[str, tuple[int, ...]] = {}
     orders = _orders_of_pointwise(fusion)
@@ -217,6 +219,7 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     return {
         name: order for name, order in known.items()
         if order is not None and name in fusion.producer and name not in results
+        and fusion.producer[name].row.kind is OpKind.POINTWISE
         and all(use.row.kind in kinds for use in fusion.uses[name])
     }  # fmt: skip
 
@@ -224,12 +227,21 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 def _order_of_result(
     fusion: Fusion, record: OpRecord, known: Mapping[str, tuple[int, ...] | None]
 ) -> tuple[int, ...] | None:
-    """The order of a pointwise op's first operand with the sizes of the result; None if unknown."""
-    if record.row.kind is not OpKind.POINTWISE:
-        return None
+    """The order of a pointwise op's first operand with the sizes of the result, and that of a view
+    of its operand; None if unknown.
+
+        T1 = reshape(T0: [8, 320, 64, 64] in order n h w c, [8, 8, 40, 64, 64])   n h w c0 c1
+    """
     sizes = fusion.tensors[record.outputs[0]].sizes
-    same = (known.get(name) for name in names_of(record) if fusion.tensors[name].sizes == sizes)
-    return next((order for order in same if order is not None), None)
+    orders = [(known.get(name), fusion.tensors[name].sizes) for name in names_of(record)]
+    if record.row.kind is OpKind.POINTWISE:
+        return next((order for order, own in orders if order is not None and own == sizes), None)
+    order, own = orders[0] if orders else (None, ())
+    if order is None or record.op not in ("reshape", "permute"):
+        return None
+    if record.op == "reshape":
+        return reshaped_order(order, own, sizes)
+    return tuple(order[at] for at in normalise_axes(record.attr("dims"), len(own), record.op))
 
 
 def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:
