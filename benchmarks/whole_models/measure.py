@@ -23,13 +23,14 @@ from thunder_fuser.explain import report
 STEPS = 3  # of a profile
 MOST_KERNELS = 60  # in the JSON
 LEAST_BYTES = 8 << 20  # of a kernel that is held against a clone
-# A kernel's kind by a part of its name, the first that fits.
+# A kernel's kind by a part of its name, the first that fits. A generated kernel's name begins so,
+# and may contain any other: triton_poi_fused_copy_convolution.
+_GENERATED = ("fused_", "triton_", "thunder", "graph_")
 _KINDS = (
     ("attention", ("flash", "fmha", "sdpa", "cudnn_generated", "attention")),
     ("convolutions", ("conv", "implicit_gemm", "dgrad", "wgrad", "xmma_fprop")),
     ("products", ("gemm", "cutlass", "nvjet", "addmm", "linear", "::mm", "::bmm", "splitk")),
     ("copies and fills", ("memcpy", "memset", "copy_", "fill", "zero_", "direct_copy")),
-    ("generated", ("fused_", "triton_", "thunder", "graph_")),
 )
 
 
@@ -161,7 +162,8 @@ def where_time_goes(run: Callable[[], None], device: torch.device) -> Where:
             run()
         wait(device)
         wall = (time.perf_counter() - start) * 1e3 / STEPS
-    kinds = dict.fromkeys([kind for kind, _ in _KINDS] + ["other kernels"], 0.0)
+    names = [*(kind for kind, _ in _KINDS), "generated", "other kernels"]
+    kinds = dict.fromkeys(names, 0.0)
     kernels, launches = {}, 0.0
     for event in profiled.key_averages():
         is_kernel = event.device_type == torch.autograd.DeviceType.CUDA
@@ -223,6 +225,8 @@ def clone_us(size: int, device: torch.device) -> float:
 
 def _kind(name: str) -> str:
     lower = name.lower()
+    if lower.startswith(_GENERATED):
+        return "generated"
     fits = (kind for kind, parts in _KINDS if any(part in lower for part in parts))
     return next(fits, "other kernels")
 

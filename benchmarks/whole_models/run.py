@@ -12,6 +12,7 @@ against float64 is over 1.2 times eager's.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -54,11 +55,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="compile N models at once, each in its own process; then measure them in turns",
     )  # fmt: skip
     parser.add_argument("--graphs", action="store_true", help="on a GPU: CUDA graphs too")
+    parser.add_argument(
+        "--limit", type=at_least_one, default=280, metavar="SECONDS",
+        help="with --side-by-side: a process that takes longer prints its stacks and ends",
+    )  # fmt: skip
     parser.add_argument("--turn", type=int, default=-1, help=argparse.SUPPRESS)
 
 
 def run(given: argparse.Namespace, report: Report) -> None:
     report.lines.append(HEADER)
+    if given.turn >= 0:  # one of several: the others wait for its turn to end
+        faulthandler.dump_traceback_later(given.limit, exit=True)
     names = list(given.model or ENTRIES)
     if given.side_by_side:
         for at in range(0, len(names), given.side_by_side):

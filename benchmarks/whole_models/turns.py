@@ -57,7 +57,7 @@ def side_by_side(names: Sequence[str], given: argparse.Namespace) -> dict[str, A
         place = Path(folder)
         running = {name: _start(name, place, given) for name in names}
         for process in running.values():
-            process.wait()
+            process.wait()  # it ends itself after its limit
         return {name: _figures(place, name) for name in names}
 
 
@@ -67,6 +67,7 @@ def _start(name: str, place: Path, given: argparse.Namespace) -> subprocess.Pope
         "--device", given.device.type, "--seconds", str(given.seconds),
         "--compile" if given.compile else "--no-compile", "--json", str(place / f"{name}.json"),
     ]  # fmt: skip
+    command += ["--limit", str(given.limit)]
     if given.graphs:
         command.append("--graphs")
     if given.dtype:
@@ -85,6 +86,6 @@ def _figures(place: Path, name: str) -> dict[str, Any]:
     found = json.loads(path.read_text()).get("figures", {}) if path.exists() else {}
     log = (place / f"{name}.log").read_text(errors="replace")
     if name not in found:
-        return {"why": f"its process failed:\n{log[-2000:]}", "steps": {}}
+        return {"why": f"its process failed:\n{log[-6000:]}", "steps": {}}
     figures: dict[str, Any] = found[name]
     return figures
