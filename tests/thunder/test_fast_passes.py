@@ -135,6 +135,16 @@ def test_proxies_in_collections_and_in_circles() -> None:
         fast_symbols.swapped(one, {variableify(one): other, variableify(other): one})
 
 
+def test_a_long_chain_of_replacements_is_followed_once() -> None:
+    """Each write in place adds a link: a loop of 2048 followed two million."""
+    proxies = [proxy(f"t{at}") for at in range(100)]
+    links = {variableify(a): b for a, b in zip(proxies, proxies[1:], strict=False)}
+    assert fast_symbols.swapped((proxies[3],), links) == (proxies[-1],)
+    assert links[variableify(proxies[3])] is proxies[-1]
+    assert links[variableify(proxies[50])] is proxies[-1]
+    assert links[variableify(proxies[2])] is proxies[3]
+
+
 def test_producers_are_the_same() -> None:
     one, other, third = map(proxy, ("t1", "t2", "t3"))
     made = [

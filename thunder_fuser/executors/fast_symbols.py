@@ -32,7 +32,7 @@ from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.proxies import PLAIN, makes, reads
 
 _Answer = Callable[..., Any]
-SwapMap = Mapping[Any, Any]  # {Variable of a proxy: its replacement}
+SwapMap = dict[Any, Any]  # {Variable of a proxy: its replacement}
 
 _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
 
@@ -47,6 +47,7 @@ _add_of_thunder = JitCtx.add_constraint
 # Thunder prints values of these types as they are.
 _PRINTED = frozenset({str, int, float, bool, complex, type(None), torch.dtype, torch.device})
 _ROWS = (tuple, list)
+_LONG = 8  # links of a chain of replacements
 _SIMPLE = _PRINTED | {*_ROWS}
 
 
@@ -125,7 +126,11 @@ def swapped(value: Any, swap_map: SwapMap) -> Any:
 
 
 def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
-    """The last replacement of a proxy: with t1 -> t2 and t2 -> t3, t1 becomes t3."""
+    """The last replacement of a proxy: with t1 -> t2 and t2 -> t3, t1 becomes t3.
+
+    A long chain is made short in the map: Thunder adds a link for each write in place. A loop of
+    2048 writes (the sliding window of Gemma 2 in litgpt) took 60 s.
+    """
     if isinstance(proxy, CollectionProxy):
         proxy.coll = tree_map(lambda one: swapped(one, swap_map), proxy.collection())
     seen: set[Any] = set()
@@ -135,6 +140,8 @@ def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
         )
         seen.add(key)
         proxy = swap_map[key]
+    if len(seen) > _LONG:
+        swap_map.update(dict.fromkeys(seen, proxy))
     return proxy
 
 
