@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import optree
@@ -138,7 +139,7 @@ def test_proxies_in_collections_and_in_circles() -> None:
 def test_a_long_chain_of_replacements_is_followed_once() -> None:
     """Each write in place adds a link: a loop of 2048 followed two million."""
     proxies = [proxy(f"t{at}") for at in range(100)]
-    links = {variableify(a): b for a, b in zip(proxies, proxies[1:], strict=False)}
+    links = {variableify(a): b for a, b in pairwise(proxies)}
     assert fast_symbols.swapped((proxies[3],), links) == (proxies[-1],)
     assert links[variableify(proxies[3])] is proxies[-1]
     assert links[variableify(proxies[50])] is proxies[-1]
