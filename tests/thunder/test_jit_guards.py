@@ -348,3 +348,36 @@ def test_shared_memory_does_not_count_elsewhere() -> None:
     jitted(X, X.clone())
     assert torch.equal(jitted(X, X), X * X + X)
     assert thunder.cache_misses(jitted) == 1
+
+
+def _of_any(
+    x: torch.Tensor, mask: Any = None, *, dtype: Any = None, rows: Any = (), given: Any = None
+) -> torch.Tensor:
+    y = x if mask is None else x * mask
+    y = y if dtype is None else y.to(dtype)
+    for row in rows:
+        y = y + row
+    return y * given["scale"] if given and "scale" in given else y
+
+
+ROW = torch.ones(2)
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((ROW, ROW * 3), {}), ((ROW, None), {}), ((ROW, ROW * 2), {}), ((ROW,), {}),
+    ((ROW,), {"dtype": torch.float64}), ((ROW,), {"dtype": torch.float16}),
+    ((ROW,), {"rows": [ROW, ROW]}), ((ROW,), {"rows": [ROW]}), ((ROW,), {"rows": (ROW, ROW)}),
+    ((ROW,), {"given": {"scale": ROW * 3}}), ((ROW,), {"given": {"other": ROW * 3}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_thunder_does_not_compare(grad: bool) -> None:
+    """None, types, lengths and keys: Thunder runs the newest program that its guards accept."""
+    jitted = thunder_fuser.jit(_of_any)
+    with torch.set_grad_enabled(grad):
+        for round_ in range(3):
+            for args, kwargs in CALLS + CALLS[::-1]:
+                got, expected = jitted(*args, **kwargs), _of_any(*args, **kwargs)
+                assert got.dtype is expected.dtype and torch.equal(got, expected), (args, kwargs)
+            if not round_:
+                misses = thunder.cache_misses(jitted)
+    assert thunder.cache_misses(jitted) == misses < len(CALLS)

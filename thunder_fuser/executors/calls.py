@@ -4,6 +4,7 @@
     jit(model)  ->  the result of thunder.jit, but each call runs these steps:
 
     environment()                   reads torch's global state, once a call
+    structure_of(args, kwargs)      what Thunder's guards do not compare, such as None
     guard(args, kwargs)             Thunder's guards, of the newest compilation first
     computation(*inputs)            the regions and torch's operations
     connect(...)                    puts the results into autograd's graph, with one Function
@@ -37,6 +38,7 @@ from thunder_fuser.executors.connect import connect
 from thunder_fuser.executors.environment import Environment, environment, without_autocast
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.guards import Guarded, Inputs, guarded
+from thunder_fuser.executors.structure import Structures, structure_of
 from thunder_fuser.trace.proxies import bytes_of
 
 Jitted = Callable[..., Any]
@@ -56,11 +58,12 @@ def jit(
     without those that fuse: for these, Thunder would cut the fuser's regions again. given: as for
     thunder.jit.
 
-    Three things differ from thunder.jit(function, executors=[fuser]):
+    Four things differ from thunder.jit(function, executors=[fuser]):
 
     - One autograd Function instead of two if the results have less than 16 MiB: their gradients
       are kept until the backward ends. thunderfx_disable_split_autograd=False always gives two.
     - A call checks which arguments share memory only if the program writes in place.
+    - A call with None, a type, or a list or dict of other lengths or keys has a program of its own.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
     Raises OptionError if the fuser is not among the executors.
@@ -113,6 +116,7 @@ class ShortWay:
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.own: dict[str, Any] = getattr(function, "__dict__", {})
         self.known: list[Known] = []
+        self.structures = Structures()
 
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""
@@ -121,9 +125,11 @@ class ShortWay:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.is_special():
                 return of_thunder(*args, **kwargs)
-            here = environment()
+            here, structure = environment(), structure_of(args, kwargs)
             for known in reversed(self.all_known()):
                 found = known.guarded
+                if not self.structures.fits(known.entry, structure):
+                    continue
                 if found is None:
                     break
                 if found.environment == here:
@@ -146,12 +152,15 @@ class ShortWay:
         gradients they are connected as in the calls after it: Thunder may lose a second derivative.
         """
         _, _, grad, _ = here
+        alone = self.structures.alone(self.stats.interpreter_cache, structure_of(args, kwargs))
         if not (grad and self.constant and self.one_function) or self.differentiable is not None:
-            return of_thunder(*args, **kwargs)
+            with alone:
+                return of_thunder(*args, **kwargs)
         self.stats.calls += 1
         self.stats.last_trace_host_start = perf_counter_ns()
         data = thunder.compile_data(of_thunder if self.module is None else self.module())
-        entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
+        with alone:
+            entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
         prologue = entry.prologue_fn
         known = next(one for one in self.all_known() if one.entry.prologue_fn is prologue)
         try:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Thunder's guards do not compare in the arguments of a call.
+
+    (x, None, [y, 2.0], {"scale": z}), {"dtype": torch.float32}
+->  [0, None, [list, 0, 0], [dict, ("scale", 0)], {"dtype": [dtype, torch.float32]}]
+
+A tensor, a number or a string is a 0: guards compare it. Without this, f(x, mask), f(x, None) and
+f(x, mask) would compute the third result without the mask, since the newest program fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableSequence
+from contextlib import contextmanager
+from enum import Enum
+from numbers import Number
+from typing import Any
+
+import torch
+
+Structure = list[Any]
+
+_COMPARED = (torch.Tensor, Number, str)
+_USUAL = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str})
+_CONSTANT = (type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def structure_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Structure:
+    """Equal for two calls that one program may serve, as far as guards do not tell."""
+    found: Structure = [0 if type(one) in _USUAL else _part(one) for one in args]
+    if kwargs:
+        found.append({name: _part(one) for name, one in kwargs.items()})
+    return found
+
+
+def _part(value: Any) -> Any:
+    kind = type(value)
+    if value is None:
+        return None
+    if kind in _USUAL or isinstance(value, _COMPARED):
+        return 0
+    if isinstance(value, (list, tuple)):
+        return [kind, *map(_part, value)]
+    if isinstance(value, dict):
+        return [kind, *((key, _part(one)) for key, one in value.items())]
+    return [kind, value] if isinstance(value, _CONSTANT) else kind
+
+
+class Structures:
+    """The structures of the calls for which the entries of Thunder's cache were made."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Structure] = {}  # by the id of an entry, which is never dropped
+
+    def fits(self, entry: Any, structure: Structure) -> bool:
+        """True if an entry may serve such a call, or if only Thunder knows what made it."""
+        return self._found.get(id(entry), structure) == structure
+
+    @contextmanager
+    def alone(self, cache: MutableSequence[Any], structure: Structure) -> Iterator[None]:
+        """Meanwhile Thunder sees no entry of another structure. What it adds has this one."""
+        every = [*cache]
+        cache[:] = [one for one in every if self.fits(one, structure)]
+        try:
+            yield
+        finally:
+            known = {id(one) for one in every}
+            made = [one for one in cache if id(one) not in known]
+            for one in made:  # another thread may have noted its own
+                self._found.setdefault(id(one), structure)
+            cache[:] = every + made
