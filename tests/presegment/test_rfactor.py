@@ -10,6 +10,7 @@ from helpers.graphs import Graph, meta, rows, softmax, summed
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.values import Tensor
@@ -138,6 +139,24 @@ def test_axes_in_another_order_than_in_memory(
         wanted = evaluate(fd.fusion, [value], torch.float64)
         for got, want in zip(fd.execute([value], target=target), wanted, strict=True):
             torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_runs_in_another_order_than_in_memory(repeatable: bool, target: str) -> None:
+    """The runs follow the result, of more bytes than the argument: no scheduler took the sum, whose
+    operand lies as the argument."""
+    value = torch.randn(63, 882, 3).bfloat16().permute(1, 0, 2)
+    with options(repeatable=repeatable):
+        with FusionDefinition() as fd:
+            x = fd.ops.cast(fd.from_pytorch(value), DataType.Float)
+            total = fd.ops.sum(x, [0, 1], keepdim=True)
+            fd.add_output(fd.ops.sum(x, [1, 2]))
+            fd.add_output(fd.ops.sub(x, total))
+        assert chunks(split((fd, [value]), H200)[1])
+        wanted = evaluate(fd.fusion, [value], torch.float64)
+        for got, want in zip(fd.execute([value], target=target), wanted, strict=True):
+            torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=2e-3)
 
 
 def test_a_chunk_is_a_positive_number() -> None:
