@@ -174,8 +174,8 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
 
     A run is contiguous in memory: of a sum over axes in another order the operand is permuted.
 
-        T1 = sum(T0: f32[n, c, h, w], dims=[0, 2, 3, 1])        T0 is channels last
-    ->  T3 = permute(T0, [n, h, w, c]); T2 = sum(T3, dims=[0, 1, 2, 3], chunk=16384); ...
+        T1 = sum(T0: f32[n, c, h, w], dims=[0, 1, 2, 3])        T0 is channels last
+    ->  T3 = permute(T0, dims=[0, 2, 3, 1]); T2 = sum(T3, dims=[0, 1, 2, 3], chunk=16384); ...
 
     No atomics: the order of additions is fixed, and does not depend on how many threads there are.
     Shorter runs of additions also round less.

@@ -2,8 +2,8 @@
 """Functions that route tokens to experts: products of groups, and counts of tokens per expert.
 
     y = _grouped_mm(a[m, k], b[g, k, n], offs=ends)   ->  y = grouped_product(a, b, ends)
-                                                          da = grouped_product(dy, b.mT, ends)
-                                                          db = grouped_weight_gradient(...)
+                                                      da = grouped_product(dy, b.mT, ends)
+                                                      db = grouped_weight_gradient(a, dy, ends, b)
     histc(x, bins=8, min=0, max=7)                    ->  sum(bin(x)[:, None] == arange(8), 0)
 
 Thunder's product of groups has no gradient, no argument by torch's name `offs`, and no groups along
