@@ -28,6 +28,7 @@ from thunder_fuser.trace.functionalize import functionalize
 from thunder_fuser.trace.join_across_copies import join_across_copies
 from thunder_fuser.trace.memory import leave_written_views, save_before_writes
 from thunder_fuser.trace.op import Rules
+from thunder_fuser.trace.permutations import take_in_old_order
 from thunder_fuser.trace.prepared import Pass, Prepared
 from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.split_regions import partition
@@ -36,6 +37,7 @@ from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
 TRACE_PASSES: tuple[Pass, ...] = (
     write_in_place,
     functionalize,
+    take_in_old_order,
     save_before_writes,
     without_state,
     leave_written_views,

@@ -10,7 +10,7 @@
 Each region of the backward recomputes the values that it reads, so that no recomputed value lives
 from one region to the next.
 
-Never recomputed: ops that torch runs (matrix products, attention, convolutions, collectives, ...);
+Never recomputed: ops that torch runs (matrix products, attention, convolutions, sorts, ...);
 reductions and scans, except over axes of size 1; random numbers without an explicit state; ops that
 read a tensor that is written in place; and ops that Thunder tags as not to be recomputed. What
 Thunder itself repeats for torch.utils.checkpoint counts as backward here.
@@ -26,6 +26,8 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.ir.op_schema import Op as OpRow
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
@@ -153,6 +155,9 @@ class _Reader:
 def _refuse_primitive(leaf: BoundSymbol) -> str:
     if leaf.sym.id in _STATEFUL:
         return "random numbers from a hidden state"
+    row = _row(leaf)
+    if row is not None and row.kind is OpKind.EXTERNAL:
+        return f"torch runs {leaf.sym.name}"
     tags = _NO_REPEAT.intersection(leaf.sym.tags or ())
     if not (tags or leaf.sym.id in _SCANS) or _is_trivial_reduction(leaf):
         return ""
@@ -169,9 +174,13 @@ def _operations(leaf: BoundSymbol) -> int:
     a seed and an offset are enough to draw them again."""
     if leaf.sym.id in VIEWS or leaf.sym.id in _DRAWN:
         return 0
-    row = OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
+    row = _row(leaf)
     size = max(map(elements_of, makes(leaf)), default=0)
     return size * (1 if row is None else row.cost)
+
+
+def _row(leaf: BoundSymbol) -> OpRow | None:
+    return OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
 
 
 def _is_trivial_reduction(bsym: BoundSymbol) -> bool:
