@@ -123,6 +123,13 @@ def test_noise_is_no_gain() -> None:
     assert tune._is_clear(replace(own, times=[0.5] * 5), own)
 
 
+def test_what_the_clock_cannot_tell_is_no_gain() -> None:
+    """A tenth of 4 us is less than events on a GPU are apart; a tenth of 40 us is not."""
+    short, long = (Trial(None, None, (), [us * 1e-6] * 5) for us in (4, 40))  # type: ignore[arg-type]
+    assert not tune._is_clear(replace(short, times=[3.6e-6] * 5), short)
+    assert tune._is_clear(replace(long, times=[36e-6] * 5), long)
+
+
 def test_a_wrong_candidate_is_discarded(
     clock: Callable[[Clock], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thunder_fuser.executors.passes import TRACE_PASSES
 from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.trace.permutations import take_in_old_order
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import parts
 
@@ -175,9 +177,6 @@ def test_any_sizes(tokens: int, times: int, width: int, seed: int) -> None:
 
 def test_once_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass leaves its own result as it is."""
-    from thunder_fuser.executors import passes  # noqa: PLC0415
-    from thunder_fuser.trace.permutations import take_in_old_order  # noqa: PLC0415
-
     seen: list[tuple[Prepared, Prepared]] = []
 
     def both(prepared: Prepared) -> Prepared:
@@ -185,7 +184,7 @@ def test_once_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append((once, take_in_old_order(once)))
         return once
 
-    changed = tuple(both if one is take_in_old_order else one for one in passes.TRACE_PASSES)
+    changed = tuple(both if one is take_in_old_order else one for one in TRACE_PASSES)
     monkeypatch.setattr("thunder_fuser.executors.fuser.TRACE_PASSES", changed)
     gradients(jit(mixture, strict=True), arguments())
     assert seen and all(once.ops == again.ops for once, again in seen)

@@ -44,7 +44,8 @@ QUICK_ROUNDS = 2, 3  # at least and at most
 LAST_ROUNDS = 7, 41
 SEARCH_SHARE = 0.7  # of the time; the rest is for the last rounds
 FINALISTS = 3
-NOISE = 0.02  # a schedule that gains less is not chosen
+NOISE = 0.02  # a schedule that gains less is not chosen,
+TICK = 5e-7  # nor one that gains fewer seconds: events on a GPU are half a microsecond apart
 WON_ROUNDS = 0.7  # the share of rounds in which a chosen one was the faster
 MOST_KEPT = 4096  # choices in memory
 
@@ -213,7 +214,8 @@ class Search:
 def _is_clear(best: Trial, mine: Trial) -> bool:
     pairs = list(zip(best.times, mine.times, strict=True))
     won = sum(ours < theirs for ours, theirs in pairs)
-    return best.median < (1 - NOISE) * mine.median and won >= WON_ROUNDS * len(pairs)
+    gain = mine.median - best.median
+    return gain > max(NOISE * mine.median, TICK) and won >= WON_ROUNDS * len(pairs)
 
 
 def can_measure(own: ScheduledFusion, device: torch.device) -> bool:

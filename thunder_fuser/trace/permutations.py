@@ -12,8 +12,8 @@
     dw = index_add(zeros, order, dv, 0)    ->  dw = take(dv, back, 0)
 
 So does a mixture of experts sort its tokens. Torch's embedding_backward sorts the indices again,
-and adds the rows in two passes; a take is part of a kernel. If the trace does not compute the inverse, the
-backward does. An index that the pass cannot follow to a permutation is left as it is.
+and adds the rows in two passes; a take is part of a kernel. If the trace does not compute the
+inverse, the backward does. An index that the pass cannot follow to a permutation is left as it is.
 """
 
 from __future__ import annotations
