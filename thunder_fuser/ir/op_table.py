@@ -54,12 +54,15 @@ def _unary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) -> 
     return _pointwise(name, "x", rule, c, torch, **more)
 
 
-def _binary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) -> Op:
-    return _pointwise(name, "lhs, rhs", rule, c, torch, **more)
-
-
 # `short`: true if fewer exact digits suffice in every kernel that computes the value.
-_WITH_SHORT_FORM = ("exp", "tanh")
+_WITH_SHORT_FORM = ("div", "erf", "exp", "reciprocal", "tanh")
+
+
+def _binary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) -> Op:
+    row = _pointwise(name, "lhs, rhs", rule, c, torch, **more)
+    return replace(row, signature="lhs, rhs, short=None") if name in _WITH_SHORT_FORM else row
+
+
 _COMPLEX_MATH = (
     "exp", "log", "log2", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid",

@@ -121,9 +121,8 @@ class Context:
         """The less exact device function that computes an op, or nothing."""
         if self.is_cpu or dtype is not DataType.Float:
             return ""
-        if expr.op == "exp" and (expr.attr("short") or expr.outputs[0] in self.short_exps):
-            return "short_exp"
-        return "short_tanh" if expr.op == "tanh" and expr.attr("short") else ""
+        may_be = expr.attr("short") or expr.outputs[0] in self.short_exps
+        return SHORT_FORMS.get(expr.op, "") if may_be else ""
 
     def at_loops(self, point: Point) -> Point:
         """A point over axis symbols -> the point over loop variables."""
@@ -223,6 +222,10 @@ class Context:
         return target
 
 
+SHORT_FORMS = {
+    "div": "approximate_reciprocal", "erf": "short_erf", "exp": "short_exp",
+    "reciprocal": "approximate_reciprocal", "tanh": "short_tanh",
+}  # fmt: skip
 _EXPANDS = ("broadcast", "broadcast_in_dim")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from thunder_fuser.analysis.index_map import Point, accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
@@ -35,6 +35,7 @@ MOST_WORDS = 16384  # random words made in advance: they are on a thread's stack
 # long, 88 and 93 % without, 76 and 86 % with it (H200).
 PREFETCHED_BYTES = 2
 
+NORMAL = 2.0**-126, 2.0**128  # the sizes of floats that have all digits
 DIVISIONS = ("truediv", "div")  # the same for floats
 LARGEST_COUNT = 2**31 - 1
 
@@ -307,14 +308,15 @@ class Values:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.dtype_of(point.name)
         types = self.ctx.operand_types(expr, dtype)
-        value: nodes.Value = nodes.Math(expr.op, operands, types, dtype)
+        exact = nodes.Math(expr.op, operands, types, dtype)
+        value: nodes.Value = exact
         if expr.op in DIVISIONS and is_count(expr, types):
             value, by = self._by_count(point, expr, operands[0], scope)
             expr = replace(expr, inputs=(expr.inputs[0], by))
+        elif short := self.ctx.short_form(expr, dtype):
+            value = _short(short, exact)
         elif expr.op in DIVISIONS and self._shares_divisor(point, expr, (*types, dtype)):
             value = nodes.Call("quotient", (operands[0], self._shared_divisor(point, scope)))
-        elif short := self.ctx.short_form(expr, dtype):
-            value = nodes.Call(short, operands)
         return self._put(point, expr, value, needs, scope)
 
     def _shares_divisor(self, point: Point, expr: OpRecord, types: Types) -> bool:
@@ -459,6 +461,22 @@ class Values:
             scope.define(nodes.Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
             result = name
         return result, needs
+
+
+def _short(function: str, exact: nodes.Math) -> nodes.Math | nodes.Call:
+    """The less exact form of an op.
+
+    exp(x)  ->  short_exp(x);    1 / x  ->  approximate_reciprocal(x);    x / 4.0  ->  x * 0.25
+    """
+    if exact.op != "div":
+        return nodes.Call(function, exact.operands)
+    dividend, divisor = exact.operands
+    if not isinstance(divisor, Literal):
+        return nodes.Call(function, (divisor,)) if dividend == Literal.of(1.0) else exact
+    reciprocal = 1.0 / divisor.value if divisor.value else inf
+    if not NORMAL[0] <= abs(reciprocal) < NORMAL[1]:
+        return exact
+    return replace(exact, op="mul", operands=(dividend, Literal.of(reciprocal)))
 
 
 def is_count(expr: OpRecord, types: Types) -> bool:
