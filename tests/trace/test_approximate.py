@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which exps and tanhs of a trace with gradients are short on a GPU: texts of its kernels."""
+"""Which functions of a trace with gradients are short on a GPU: texts of its kernels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from thunder_fuser import FusionDefinition
 from thunder_fuser.executors.traces import fusions_of, jit
 from thunder_fuser.explain.programs import compiled
 
@@ -53,6 +55,29 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return F.silu(x)
 
 
+def exact_gelu(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x)
+
+
+def erf(x: torch.Tensor) -> torch.Tensor:
+    """Small results keep their digits."""
+    return torch.erf(x) * 0.5
+
+
+def inverse(x: torch.Tensor) -> torch.Tensor:
+    """The divisor may be too small for an approximate reciprocal."""
+    return 1 / x + torch.reciprocal(x) + x / (x + 1)
+
+
+def thirds(x: torch.Tensor) -> torch.Tensor:
+    return x / 3.5
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """The reciprocal of so small a number is no float with all digits."""
+    return x / 1e-39
+
+
 def bent(x: torch.Tensor) -> torch.Tensor:
     """Small results keep their digits."""
     return torch.tanh(x) * 3
@@ -60,7 +85,10 @@ def bent(x: torch.Tensor) -> torch.Tensor:
 
 SHORT = {
     "gelu": (gelu, BF16, "short_tanh("),
+    "exact gelu": (exact_gelu, BF16, "short_erf("),
     "silu": (silu, BF16, "short_exp("),
+    "sigmoid": (silu, BF16, "approximate_reciprocal("),
+    "number": (thirds, BF16, " * 0.2857143"),
     "softmax": (softmax, BF16, "short_exp("),
     "loss": (loss, F32, "short_exp("),
     "loss of bf16": (loss, BF16, "short_exp("),
@@ -68,6 +96,12 @@ SHORT = {
 FULL = {
     "gelu": (gelu, F32, "short_tanh("),
     "silu": (silu, F32, "short_exp("),
+    "exact gelu": (exact_gelu, F32, "short_erf("),
+    "sigmoid": (silu, F32, "approximate_reciprocal("),
+    "erf": (erf, BF16, "short_erf("),
+    "inverse": (inverse, BF16, "approximate_reciprocal("),
+    "number": (thirds, F32, " * 0.2857143"),
+    "small number": (halves, BF16, " * inf"),
     "softmax": (softmax, F32, "short_exp("),
     "wide softmax": (wide_softmax, BF16, "short_exp("),
     "loss of others": (loss_of_others, F32, "short_exp("),
@@ -100,3 +134,15 @@ def test_a_cpu_has_no_short_form() -> None:
 
 def test_quotients_share_a_divisor() -> None:
     assert "quotient(" in texts(softmax, F32)
+
+
+def test_a_short_erf_is_as_exact_as_a_number_near_1() -> None:
+    x = torch.cat([torch.linspace(-6, 6, 100001), torch.tensor([math.inf, -math.inf])])
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.erf(fd.from_pytorch(x), short=True))
+    (found,) = fd.execute([x], target="emulator")
+    error = (found.double() - torch.erf(x.double())).abs()
+    assert error.max() < 4e-7 and error[x.abs() > 2].max() < 9e-8
+    assert found[-2:].tolist() == [1.0, -1.0]
+    (lost,) = fd.execute([torch.full_like(x, math.nan)], target="emulator")
+    assert lost.isnan().all()

@@ -336,14 +336,15 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
             bits.
         """
-    def erf(self, x: Value | Constant | float) -> Tensor:
-        """The error function.
+    def erf(self, x: Value | Constant | float, short: bool | None = None) -> Tensor:
+        """The error function. short=True allows a few wrong digits at the end, on a GPU.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: as torch promotes; Float for integers, bools and 16-bit floats.
         In torch: torch.erf(x).
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
+        short: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
             and floats below 16 bits.
@@ -455,14 +456,15 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
             bits.
         """
-    def reciprocal(self, x: Value | Constant | float) -> Tensor:
-        """1 / x.
+    def reciprocal(self, x: Value | Constant | float, short: bool | None = None) -> Tensor:
+        """1 / x. short=True allows a few wrong digits at the end, on a GPU.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: as torch promotes; Float for integers, bools and 16-bit floats.
         In torch: torch.reciprocal(x).
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
+        short: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
             bits.
@@ -683,13 +685,19 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
             bits.
         """
-    def div(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """lhs / rhs; of integers, rounded towards 0.
+    def div(
+        self,
+        lhs: Value | Constant | float,
+        rhs: Value | Constant | float,
+        short: bool | None = None,
+    ) -> Tensor:
+        """lhs / rhs; of integers, rounded towards 0. short=True is less exact on a GPU.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: the common type of the operands, Float for 16-bit floats.
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
+        short: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and floats
             below 16 bits.

@@ -31,7 +31,7 @@ cosh: The hyperbolic cosine.
 asinh: The inverse hyperbolic sine.
 acosh: The inverse hyperbolic cosine.
 atanh: The inverse hyperbolic tangent.
-erf: The error function.
+erf: The error function. short=True allows a few wrong digits at the end, on a GPU.
 erfc: 1 - erf(x), exact for large x.
 one_plus_tanh: 1 + tanh(x), exact for x far below 0.
 erfinv: The inverse of erf.
@@ -41,7 +41,7 @@ digamma: The derivative of lgamma.
 ndtri: The inverse of the normal distribution function.
 sqrt: The square root.
 rsqrt: 1 / sqrt(x).
-reciprocal: 1 / x.
+reciprocal: 1 / x. short=True allows a few wrong digits at the end, on a GPU.
 frac: x - trunc(x).
 sigmoid: 1 / (1 + exp(-x)).
 silu: x * sigmoid(x).
@@ -60,7 +60,7 @@ bitwise_not: Every bit inverted.
 add: lhs + rhs.
 sub: lhs - rhs.
 mul: lhs * rhs.
-div: lhs / rhs; of integers, rounded towards 0.
+div: lhs / rhs; of integers, rounded towards 0. short=True is less exact on a GPU.
 truediv: lhs / rhs as a float.
 fmod: The remainder of lhs / rhs with the sign of lhs, as in C.
 mod: The same as fmod.

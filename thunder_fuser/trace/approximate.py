@@ -173,7 +173,7 @@ def _multiplies(users: _Users, division: BoundSymbol) -> bool:
     """True if the division may be a multiplication by the reciprocal."""
     dividend, divisor = division.args
     if isinstance(divisor, Proxy):
-        return bool(dividend == 1) and users.is_one_plus_exp(divisor)
+        return not isinstance(dividend, Proxy) and dividend == 1 and users.is_one_plus_exp(divisor)
     return bool(divisor)
 
 
