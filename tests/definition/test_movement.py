@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -309,6 +310,28 @@ def test_rotate_half(run: Runner) -> None:
 
     turned = torch.cat([-x[..., 4:], x[..., :4]], -1)
     run(fusion, [x, cos, sin], [x * cos + turned * sin])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rotate_the_first_columns(run: Runner, dtype: torch.dtype) -> None:
+    """Rotary embeddings of a quarter of each head, rounded where torch rounds."""
+    t, cos, sin = rand(3, 40, 64, dtype=dtype), rand(40, 16, dtype=dtype), rand(40, 16, dtype=dtype)
+    t[0, :5, 3], t[1, 7, 40], t[2, 9, 9] = math.nan, math.inf, -math.inf
+    kind = from_torch_dtype(dtype)
+
+    def build(fd: FusionDefinition) -> None:
+        x, c, s = (fd.from_pytorch(one) for one in (t, cos, sin))
+        c, s = (fd.ops.broadcast(one, [True, False, False]) for one in (c, s))
+        low, high = (fd.ops.slice(x, [0, 0, n], [3, 40, n + 8]) for n in (0, 8))
+        turned = fd.ops.cat([fd.ops.cast(fd.ops.neg(high), kind), low], 2)
+        first = fd.ops.slice(x, [0, 0, 0], [3, 40, 16])
+        sum_ = fd.ops.add(fd.ops.mul(first, c), fd.ops.mul(turned, s))
+        rest = fd.ops.slice(x, [0, 0, 16], [3, 40, 64])
+        fd.add_output(fd.ops.cat([fd.ops.cast(sum_, kind), rest], 2))
+
+    turned = torch.cat([-t[..., 8:16], t[..., :8]], -1)
+    first = (t[..., :16].float() * cos.float() + turned.float() * sin.float()).to(dtype)
+    run(build, [t, cos, sin], [torch.cat([first, t[..., 16:]], -1)], tolerance=0.0)
 
 
 @pytest.mark.parametrize("value", [0, 1.5, float("-inf")])

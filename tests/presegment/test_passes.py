@@ -30,6 +30,7 @@ from thunder_fuser.presegment.simplify import (
     share_results,
 )
 from thunder_fuser.presegment.specialise import InputKey, specialise
+from thunder_fuser.presegment.wide_cats import remove_exact_roundings, widen_cats
 
 D = DataType
 Pass = Callable[[Fusion], Fusion]
@@ -129,6 +130,33 @@ def _trivial_no_axis(fd: Recorder) -> Value:
 def _up_and_down(fd: Recorder) -> Value:
     t = x(fd, dtype=D.BFloat16)
     return fd.ops.neg(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16))
+
+
+def _rotated(fd: Recorder) -> tuple[Value, Value]:
+    """The halves of a vector, the second one negated, in 16 bits."""
+    t = x(fd, 8, 4, dtype=D.BFloat16)
+    first, second = fd.ops.slice(t, [0, 0], [8, 2]), fd.ops.slice(t, [0, 2], [8, 4])
+    return fd.ops.cast(fd.ops.neg(fd.ops.cast(second, D.Float)), D.BFloat16), first
+
+
+def _cat_of_rounded(fd: Recorder) -> Value:
+    return fd.ops.cat([*_rotated(fd)], 1)
+
+
+def _cat_with_rounded_product(fd: Recorder) -> Value:
+    wide = fd.ops.mul(x(fd), 0.3)
+    return fd.ops.cat([x(fd, dtype=D.BFloat16), fd.ops.cast(wide, D.BFloat16)], 0)
+
+
+def _negated_and_widened(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.cast(_rotated(fd)[0], D.Float))
+
+
+def _rotated_in_float(fd: Recorder) -> Value:
+    """What widen_cats makes of a rotation, whose result is widened again."""
+    negated, first = _rotated(fd)
+    wide = fd.ops.cat([fd.ops.cast(negated, D.Float), fd.ops.cast(first, D.Float)], 1)
+    return fd.ops.exp(fd.ops.cast(fd.ops.cast(wide, D.BFloat16), D.Float))
 
 
 def _same_cast(fd: Recorder) -> Value:
@@ -235,6 +263,10 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _up_and_down),
     (remove_round_trips, _same_cast),
     (remove_round_trips, _set),
+    (widen_cats, _cat_of_rounded),
+    (widen_cats, _cat_with_rounded_product),
+    (remove_exact_roundings, _negated_and_widened),
+    (remove_exact_roundings, _rotated_in_float),
     (remove_common, _common),
     (remove_common, _common_results),
     (remove_common, _common_with_results),
@@ -289,6 +321,28 @@ def _pad_of_something(fd: Recorder) -> Value:
     """Sizes that are not known, and a pad and a cat of what has elements."""
     t = fd.ops.pad(x(fd, 8, -1), [1, 3, 0, 0], 2.0)
     return fd.ops.exp(fd.ops.cat([t, x(fd, 8, 1)], 1))
+
+
+def _cat_in_float(fd: Recorder) -> Value:
+    return fd.ops.cat([x(fd), fd.ops.neg(x(fd))], 0)
+
+
+def _cat_of_arguments(fd: Recorder) -> Value:
+    return fd.ops.cat([x(fd, dtype=D.BFloat16), x(fd, dtype=D.BFloat16)], 0)
+
+
+def _cat_with_rounded_sum(fd: Recorder) -> Value:
+    """Another kernel may compute the sum."""
+    total = fd.ops.cast(fd.ops.sum(x(fd, 8, 4, 2), [2]), D.BFloat16)
+    return fd.ops.cat([x(fd, 8, 4, dtype=D.BFloat16), total], 0)
+
+
+def _rounded_product(fd: Recorder) -> Value:
+    """The product has more digits than 16 bits hold; the cast from another type does as well."""
+    wide = fd.ops.mul(x(fd), 0.3)
+    other = fd.ops.neg(fd.ops.cast(x(fd, dtype=D.Half), D.Float))
+    both = [fd.ops.cast(fd.ops.cast(one, D.BFloat16), D.Float) for one in (wide, other)]
+    return fd.ops.add(*both)
 
 
 def _size_two(fd: Recorder) -> Value:
@@ -469,6 +523,10 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _another_type),
     (remove_round_trips, _set_result),
     (remove_round_trips, _segment_set),
+    (widen_cats, _cat_in_float),
+    (widen_cats, _cat_of_arguments),
+    (widen_cats, _cat_with_rounded_sum),
+    (remove_exact_roundings, _rounded_product),
     (remove_common, _other_attributes),
     (remove_common, _other_literals),
     (remove_common, _two_segment_sets),

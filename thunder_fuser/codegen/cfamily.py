@@ -215,9 +215,12 @@ def _load(p: CPrinter, load: nodes.Load) -> str:
     if load.buffer in p.shared:
         get = f"template getv<{width}>" if width > 1 else "get"
         return f"{load.buffer}.{get}({position})"
+    if load.limit is None and width > 1:
+        if load.condition is nodes.TRUE:
+            return f"ldv<{width}>({load.buffer}, {position})"
+        return f"ldv_if<{width}>({p.condition(load.condition)}, {load.buffer}, {position})"
     if load.limit is None:
-        call = f"ldv<{width}>" if width > 1 else "ld"
-        return _where(p, load, f"{call}({load.buffer}, {position})")
+        return _where(p, load, f"ld({load.buffer}, {position})")
     at, limit = p.as_index(position), p.as_index(p.sizes.number(load.limit))
     inside = "" if load.inside is nodes.FALSE else f", {p.condition(load.inside)}"
     return _where(p, load, f"lde<{width}>({load.buffer}, {at}, {limit}{inside})")

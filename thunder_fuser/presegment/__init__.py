@@ -23,6 +23,7 @@ from thunder_fuser.presegment.simplify import (
     remove_trivial_reductions,
     share_results,
 )
+from thunder_fuser.presegment.wide_cats import remove_exact_roundings, widen_cats
 from thunder_fuser.target import Target
 
 Pass = Callable[[Fusion], Fusion]
@@ -36,6 +37,8 @@ PRESEGMENT: tuple[Pass, ...] = (
     remove_empty,
     remove_trivial_reductions,
     remove_round_trips,
+    widen_cats,
+    remove_exact_roundings,
     remove_common,
     join_one_plus_tanh,
     unroll_short_sums,

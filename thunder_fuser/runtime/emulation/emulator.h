@@ -109,6 +109,10 @@ inline Vec<T, N> ldv(const T* pointer, I i, int line = __builtin_LINE()) {
   return values;
 }
 template <int N, typename T, typename I>
+inline Vec<T, N> ldv_if(bool holds, const T* pointer, I i, int line = __builtin_LINE()) {
+  return holds ? ldv<N>(pointer, i, line) : Vec<T, N>{};
+}
+template <int N, typename T, typename I>
 inline Vec<T, N> lde(const T* pointer, I i, I limit, bool inside = false,
                      int line = __builtin_LINE()) {
   if (inside || i <= limit - N) return ldv<N>(pointer, i, line);

@@ -1,4 +1,4 @@
-// provides: ldv stv
+// provides: ldv ldv_if stv
 // needs: device vec
 #ifndef THUNDER_FUSER_EMULATOR
 // The widest word that divides the vector: the access is one instruction whatever T is.
@@ -21,6 +21,17 @@ template <int N, typename T, typename I> DEVICE Vec<T, N> ldv(const T* pointer, 
   const auto* from = reinterpret_cast<const typename Words::word*>(pointer + i);
 #pragma unroll
   for (int k = 0; k < Words::COUNT; ++k) out.words[k] = from[k];
+  return out.vec;
+}
+// The vector, or zeros. The choice is between whole words: one between vectors would be made, and
+// its result taken out of its word, for each element.
+template <int N, typename T, typename I>
+DEVICE Vec<T, N> ldv_if(bool holds, const T* pointer, I i) {
+  using Words = VecWords<T, N>;
+  Words out;
+  const auto* from = reinterpret_cast<const typename Words::word*>(pointer + i);
+#pragma unroll
+  for (int k = 0; k < Words::COUNT; ++k) out.words[k] = holds ? from[k] : typename Words::word{};
   return out.vec;
 }
 template <int N, typename T, typename I> DEVICE void stv(T* pointer, I i, Vec<T, N> values) {

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Concatenations of rounded values are made in Float, and rounded once.
+
+A GPU rounds two neighbours in one instruction, and chooses between two Floats in one. For 16 bits
+it takes one rounding for each, and three instructions to take them out of their words, choose and
+put them back. Rotary embeddings do both: cat([-x2, x1]), and cat([rotated, rest]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import Operand, OpRecord, names_of
+from thunder_fuser.presegment.rewrite import expand, rewrite
+
+_ONE_KERNEL = frozenset({OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.SCALAR})
+_KEEP_DIGITS = frozenset({"neg", "abs", "cat"}) | frozenset({"slice", "reshape", "permute", "set"})
+
+
+def widen_cats(fusion: Fusion) -> Fusion:
+    """A cat of rounded values becomes a cat in Float that is rounded.
+
+        T2 = cast(T1: f32, BFloat16); T4 = cat([T2, T3: bf16])
+    ->  T5 = cast(T3, Float); T6 = cat([T1, T5]); T4 = cast(T6, BFloat16)
+
+    Not if T1 depends on a reduction: another kernel may compute it, and it would be stored in
+    Float. A value that 16 bits hold can be computed again from one that is stored.
+    """
+    made = {
+        record: tuple(_widened(record, fusion)) for record in fusion.definition
+        if record.op == "cat" and _is_worth(record, fusion)
+    }  # fmt: skip
+    return expand(fusion, made)
+
+
+def remove_exact_roundings(fusion: Fusion) -> Fusion:
+    """Removes a rounding to 16 bits, and back, of a value that 16 bits hold.
+
+    T1 = neg(cast(T0: bf16, Float)); T2 = cast(cast(T1, BFloat16), Float)  ->  T1 replaces T2
+    """
+
+    def rule(record: OpRecord) -> OpRecord | Operand:
+        name = record.outputs[0]
+        if record.op != "cast" or fusion.tensors[name].dtype is not DataType.Float:
+            return record
+        rounded = _rounded(fusion, record.inputs[0])
+        if rounded is None or name in fusion.results:
+            return record
+        return rounded if _holds(fusion, rounded, str(record.inputs[0])) else record
+
+    return rewrite(fusion, rule)
+
+
+def _is_worth(cat: OpRecord, fusion: Fusion) -> bool:
+    rounded = [r for o in cat.inputs if (r := _rounded(fusion, o)) is not None]
+    return bool(rounded) and all(
+        _holds(fusion, source, cat.outputs[0]) or _in_one_kernel(fusion, source)
+        for source in rounded
+    )
+
+
+def _widened(cat: OpRecord, fusion: Fusion) -> Iterator[OpRecord]:
+    (result,) = cat.outputs
+    operands: list[Operand] = []
+    for n, operand in enumerate(cat.inputs):
+        rounded = _rounded(fusion, operand)
+        if rounded is None:
+            rounded = f"{result}.wide{n}"
+            yield OpRecord("cast", (operand,), (rounded,), (("dtype", DataType.Float),))
+        operands.append(rounded)
+    yield replace(cat, inputs=tuple(operands), outputs=(f"{result}.wide",))
+    attrs = (("dtype", fusion.tensors[result].dtype),)
+    yield OpRecord("cast", (f"{result}.wide",), (result,), attrs)
+
+
+def _rounded(fusion: Fusion, operand: Operand) -> str | None:
+    """The Float tensor that this 16-bit tensor is rounded from, if it is."""
+    producer = fusion.producer.get(operand) if isinstance(operand, str) else None
+    if producer is None or producer.op != "cast" or not isinstance(producer.inputs[0], str):
+        return None
+    source, result = fusion.tensors[producer.inputs[0]], fusion.tensors[producer.outputs[0]]
+    fits = source.dtype is DataType.Float and result.dtype.is_half and not source.is_scalar
+    return source.name if fits else None
+
+
+def _holds(fusion: Fusion, name: str, half: str) -> bool:
+    """True if the 16-bit type of `half` holds every element of a Float tensor."""
+    producer = fusion.producer.get(name)
+    if producer is None or not all(isinstance(operand, str) for operand in producer.inputs):
+        return False
+    if producer.op == "cast":
+        return fusion.tensors[str(producer.inputs[0])].dtype is fusion.tensors[half].dtype
+    return producer.op in _KEEP_DIGITS and all(
+        _holds(fusion, source, half) for source in names_of(producer)
+    )
+
+
+def _in_one_kernel(fusion: Fusion, name: str) -> bool:
+    """True if a tensor is computed from arguments by ops that any kernel can take in."""
+    seen, left = set[str](), [name]
+    while left:
+        producer = fusion.producer.get(left.pop())
+        if producer is None:
+            continue
+        if producer.row.kind not in _ONE_KERNEL:
+            return False
+        left += [source for source in names_of(producer) if source not in seen]
+        seen.update(names_of(producer))
+    return True
