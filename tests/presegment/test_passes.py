@@ -30,7 +30,7 @@ from thunder_fuser.presegment.simplify import (
     share_results,
 )
 from thunder_fuser.presegment.specialise import InputKey, specialise
-from thunder_fuser.presegment.wide_cats import remove_exact_roundings, widen_cats
+from thunder_fuser.presegment.wide_joins import remove_exact_roundings, widen_joins
 
 D = DataType
 Pass = Callable[[Fusion], Fusion]
@@ -148,12 +148,22 @@ def _cat_with_rounded_product(fd: Recorder) -> Value:
     return fd.ops.cat([x(fd, dtype=D.BFloat16), fd.ops.cast(wide, D.BFloat16)], 0)
 
 
+def _pad_of_a_rounded_slice(fd: Recorder) -> Value:
+    wide = fd.ops.cast(fd.ops.mul(x(fd), 0.3), D.BFloat16)
+    return fd.ops.pad(fd.ops.slice(wide, [0, 0], [8, 2]), [0, 2, 0, 0], 0.0)
+
+
+def _padded_and_widened(fd: Recorder) -> Value:
+    wide = fd.ops.pad(fd.ops.cast(x(fd, dtype=D.BFloat16), D.Float), [0, 2, 0, 0], 0.0)
+    return fd.ops.exp(fd.ops.cast(fd.ops.cast(wide, D.BFloat16), D.Float))
+
+
 def _negated_and_widened(fd: Recorder) -> Value:
     return fd.ops.exp(fd.ops.cast(_rotated(fd)[0], D.Float))
 
 
 def _rotated_in_float(fd: Recorder) -> Value:
-    """What widen_cats makes of a rotation, whose result is widened again."""
+    """What widen_joins makes of a rotation, whose result is widened again."""
     negated, first = _rotated(fd)
     wide = fd.ops.cat([fd.ops.cast(negated, D.Float), fd.ops.cast(first, D.Float)], 1)
     return fd.ops.exp(fd.ops.cast(fd.ops.cast(wide, D.BFloat16), D.Float))
@@ -263,8 +273,10 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _up_and_down),
     (remove_round_trips, _same_cast),
     (remove_round_trips, _set),
-    (widen_cats, _cat_of_rounded),
-    (widen_cats, _cat_with_rounded_product),
+    (widen_joins, _cat_of_rounded),
+    (widen_joins, _cat_with_rounded_product),
+    (widen_joins, _pad_of_a_rounded_slice),
+    (remove_exact_roundings, _padded_and_widened),
     (remove_exact_roundings, _negated_and_widened),
     (remove_exact_roundings, _rotated_in_float),
     (remove_common, _common),
@@ -343,6 +355,11 @@ def _rounded_product(fd: Recorder) -> Value:
     other = fd.ops.neg(fd.ops.cast(x(fd, dtype=D.Half), D.Float))
     both = [fd.ops.cast(fd.ops.cast(one, D.BFloat16), D.Float) for one in (wide, other)]
     return fd.ops.add(*both)
+
+
+def _padded_with_a_third(fd: Recorder) -> Value:
+    wide = fd.ops.pad(fd.ops.cast(x(fd, dtype=D.BFloat16), D.Float), [0, 2, 0, 0], 1 / 3)
+    return fd.ops.exp(fd.ops.cast(fd.ops.cast(wide, D.BFloat16), D.Float))
 
 
 def _size_two(fd: Recorder) -> Value:
@@ -523,10 +540,11 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _another_type),
     (remove_round_trips, _set_result),
     (remove_round_trips, _segment_set),
-    (widen_cats, _cat_in_float),
-    (widen_cats, _cat_of_arguments),
-    (widen_cats, _cat_with_rounded_sum),
+    (widen_joins, _cat_in_float),
+    (widen_joins, _cat_of_arguments),
+    (widen_joins, _cat_with_rounded_sum),
     (remove_exact_roundings, _rounded_product),
+    (remove_exact_roundings, _padded_with_a_third),
     (remove_common, _other_attributes),
     (remove_common, _other_literals),
     (remove_common, _two_segment_sets),

@@ -23,7 +23,7 @@ from thunder_fuser.presegment.simplify import (
     remove_trivial_reductions,
     share_results,
 )
-from thunder_fuser.presegment.wide_cats import remove_exact_roundings, widen_cats
+from thunder_fuser.presegment.wide_joins import remove_exact_roundings, widen_joins
 from thunder_fuser.target import Target
 
 Pass = Callable[[Fusion], Fusion]
@@ -37,7 +37,7 @@ PRESEGMENT: tuple[Pass, ...] = (
     remove_empty,
     remove_trivial_reductions,
     remove_round_trips,
-    widen_cats,
+    widen_joins,
     remove_exact_roundings,
     remove_common,
     join_one_plus_tanh,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Concatenations of rounded values are made in Float, and rounded once.
+"""Concatenations and pads of rounded values are made in Float, and rounded once.
 
 A GPU rounds two neighbours in one instruction, and chooses between two Floats in one. For 16 bits
 it takes one rounding for each, and three instructions to take them out of their words, choose and
-put them back. Rotary embeddings do both: cat([-x2, x1]), and cat([rotated, rest]).
+put them back. Rotary embeddings concatenate, cat([-x2, x1]) and cat([rotated, rest]), and their
+gradients pad.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from thunder_fuser.ir.record import Operand, OpRecord, names_of
 from thunder_fuser.presegment.rewrite import expand, rewrite
 
 _ONE_KERNEL = frozenset({OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.SCALAR})
-_KEEP_DIGITS = frozenset({"neg", "abs", "cat"}) | frozenset({"slice", "reshape", "permute", "set"})
+_JOINS = frozenset({"cat", "pad"})
+_KEEP_DIGITS = frozenset({"neg", "abs", "cat", "slice", "reshape", "permute", "set"})
 
 
-def widen_cats(fusion: Fusion) -> Fusion:
-    """A cat of rounded values becomes a cat in Float that is rounded.
+def widen_joins(fusion: Fusion) -> Fusion:
+    """A cat or a pad of rounded values, or of slices of some, is made in Float and rounded.
 
         T2 = cast(T1: f32, BFloat16); T4 = cat([T2, T3: bf16])
     ->  T5 = cast(T3, Float); T6 = cat([T1, T5]); T4 = cast(T6, BFloat16)
@@ -32,7 +34,7 @@ def widen_cats(fusion: Fusion) -> Fusion:
     """
     made = {
         record: tuple(_widened(record, fusion)) for record in fusion.definition
-        if record.op == "cat" and _is_worth(record, fusion)
+        if record.op in _JOINS and _is_worth(record, fusion)
     }  # fmt: skip
     return expand(fusion, made)
 
@@ -55,26 +57,43 @@ def remove_exact_roundings(fusion: Fusion) -> Fusion:
     return rewrite(fusion, rule)
 
 
-def _is_worth(cat: OpRecord, fusion: Fusion) -> bool:
-    rounded = [r for o in cat.inputs if (r := _rounded(fusion, o)) is not None]
+def _is_worth(join: OpRecord, fusion: Fusion) -> bool:
+    rounded = [r for o in join.inputs if (r := _rounded(fusion, _sliced(fusion, o)[0])) is not None]
     return bool(rounded) and all(
-        _holds(fusion, source, cat.outputs[0]) or _in_one_kernel(fusion, source)
+        _holds(fusion, source, join.outputs[0]) or _in_one_kernel(fusion, source)
         for source in rounded
     )
 
 
-def _widened(cat: OpRecord, fusion: Fusion) -> Iterator[OpRecord]:
-    (result,) = cat.outputs
+def _widened(join: OpRecord, fusion: Fusion) -> Iterator[OpRecord]:
+    (result,) = join.outputs
     operands: list[Operand] = []
-    for n, operand in enumerate(cat.inputs):
-        rounded = _rounded(fusion, operand)
-        if rounded is None:
-            rounded = f"{result}.wide{n}"
-            yield OpRecord("cast", (operand,), (rounded,), (("dtype", DataType.Float),))
-        operands.append(rounded)
-    yield replace(cat, inputs=tuple(operands), outputs=(f"{result}.wide",))
+    for n, operand in enumerate(join.inputs):
+        source, slices = _sliced(fusion, operand)
+        last = _rounded(fusion, source)
+        if last is None:
+            last, slices = f"{result}.wide{n}", []
+            yield OpRecord("cast", (operand,), (last,), (("dtype", DataType.Float),))
+        for k, record in enumerate(slices):
+            name = f"{result}.slice{n}.{k}"
+            yield replace(record, inputs=(last,), outputs=(name,))
+            last = name
+        operands.append(last)
+    yield replace(join, inputs=tuple(operands), outputs=(f"{result}.wide",))
     attrs = (("dtype", fusion.tensors[result].dtype),)
     yield OpRecord("cast", (f"{result}.wide",), (result,), attrs)
+
+
+def _sliced(fusion: Fusion, operand: Operand) -> tuple[Operand, list[OpRecord]]:
+    """What an operand is a slice of, and the slices, the first one first."""
+    slices: list[OpRecord] = []
+    while isinstance(operand, str) and operand in fusion.producer:
+        producer = fusion.producer[operand]
+        if producer.op != "slice":
+            break
+        slices.insert(0, producer)
+        operand = producer.inputs[0]
+    return operand, slices
 
 
 def _rounded(fusion: Fusion, operand: Operand) -> str | None:
@@ -94,9 +113,8 @@ def _holds(fusion: Fusion, name: str, half: str) -> bool:
         return False
     if producer.op == "cast":
         return fusion.tensors[str(producer.inputs[0])].dtype is fusion.tensors[half].dtype
-    return producer.op in _KEEP_DIGITS and all(
-        _holds(fusion, source, half) for source in names_of(producer)
-    )
+    keeps = producer.op in _KEEP_DIGITS or (producer.op == "pad" and producer.attr("value") == 0)
+    return keeps and all(_holds(fusion, source, half) for source in names_of(producer))
 
 
 def _in_one_kernel(fusion: Fusion, name: str) -> bool:
