@@ -13,22 +13,26 @@ For every row x of a run, (x - m)**2 = ((x - f) + u)**2. Summed over a run that 
 which holds for every m: the sums about the first row are moved to the mean. The mean is as before,
 bit for bit.
 
-What rounds. One of the rows of a run is f itself, so u**2 is at most the sum S that is wanted, and
-the terms of the last line are at most about 4 * k * S. Their rounding is so at most as many times
-that of two passes, if f is as far from the mean as the rest of the run together, and about twice if
-f is a row like others. It is no problem where sums are wider than their terms:
+What rounds. f is a row of its run, so u**2 is at most the sum S that is wanted, and the terms of
+the last line are at most about 4 * k * S. If f is a row like others, that rounds about twice as
+much as two passes do; if all others are near the mean and f is far from it, up to k times as much.
+So sums must be wider than what they add:
 
-    on a GPU    sums are Float, so the pass takes sums of casts from 16 bits
-    on a CPU    T6 to T9 are Double, which costs less there than reading memory again
+    on a GPU    sums are Float, so the pass takes what was cast from 16 bits
+    on a CPU    T6 to T9 are Double, which costs less there than reading memory once more
 
-Rows that are all equal give u**2 * k >= 0, as in two passes: T7 and T9 are exactly 0. NaN and
-infinite elements give NaN. A square overflows at a distance from f, not from the mean.
+Rows that are all equal give k * u**2, as two passes do: T7 and T9 are 0. NaN and infinite elements
+give NaN, as two passes do.
+
+A sum of squares has other bits than in two passes, and under `repeatable` no sum's bits may depend
+on its surroundings. So the mean has to have axes of size 1, as in var_mean: that is a single op of
+a trace, so both of its sums are always in one fusion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.part import Part, Parts
@@ -38,9 +42,12 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, Literal, Operand, OpRecord, names_of
 from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.presegment.simplify import remove_dead
 from thunder_fuser.schedule.axes import summed_order
 from thunder_fuser.schedule.persistence import EXPENSIVE
 from thunder_fuser.target import Target
+
+NARROW = 2  # bytes of an element of x: sums of Float are much wider
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +81,19 @@ def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -
     if not found:
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
-    return expand(fusion, {
-        one.record: tuple(_Writer(fusion, one, target).records())
+    made = {
+        one.record: _Writer(fusion, one, target).records()
         for one in found
         if _saves_a_pass(whole, one) and _is_exact(whole, one, target, options)
-    })
+    }
+    return remove_dead(expand(fusion, made)) if made else fusion
 
 
 # ---- which sums
 
 
 def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
-    """The sum as one of squares of differences from a mean of its columns; None if it is another."""
+    """The sum as one of squares of differences from a mean; None if it is another."""
     if record.op != "sum" or record.attr("chunk") is None:
         return None
     places = tuple(range(len(fusion.tensors[names_of(record)[0]].shape)))
@@ -96,10 +104,10 @@ def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
     if made is None or made.op != "mul" or made.inputs[0] != made.inputs[1]:
         return None
     made = fusion.producer.get(str(made.inputs[0]))
-    if made is None or made.op != "sub" or len(names_of(made)) != 2:  # noqa: PLR2004
+    if made is None or made.op != "sub" or len(names_of(made)) != len(made.inputs):
         return None
-    dims = tuple(places[at] for at in sorted(record.ints("dims")))
-    found = Spread(record, *names_of(made), places, dims)
+    (x, mean), dims = names_of(made), (places[at] for at in sorted(record.ints("dims")))
+    found = Spread(record, x, mean, places, tuple(dims))
     return found if _is_of_columns(fusion, found) else None
 
 
@@ -138,15 +146,19 @@ def _needed(whole: Part, name: str) -> Iterator[OpRecord]:
 
 
 def _is_exact(whole: Part, one: Spread, target: Target, options: CompileOptions) -> bool:
-    """True if the new sums are wider than x. A CPU's runs of rows must be of whole vectors too:
-    along a row, reading it twice is cheaper than sums of Double."""
+    """True if the new sums are wider than x.
+
+    On a CPU also only if the kept axes are fastest: sums of Double along a row take longer than
+    reading it once more.
+    """
     if target.is_cpu:
         walked = whole.patterns[one.record.outputs[0]].walked
         last = summed_order(whole, one.record, walked, options)[-1]
         return last not in whole.domain_map.reduced(whole.tensors[one.record.outputs[0]])
     made = whole.producer.get(one.x)
     given = names_of(made) if made is not None and made.op == "cast" else ()
-    return any(whole.tensors[name].dtype.is_float and whole.tensors[name].dtype.bytes <= 2 for name in given)
+    dtypes = [whole.tensors[name].dtype for name in given]
+    return any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes)
 
 
 # ---- writing the new sums
@@ -171,9 +183,9 @@ class _Writer:
         about = self.add("sub", x, self.of_rows(first))
         sums = self.summed(about), self.summed(self.add("mul", about, about))
         moved = self.moved(first, mean, *sums)
-        attrs = (("dtype", DataType.Float),)
-        self.made.append(OpRecord("cast", (moved,), (name,), attrs))
-        return self.made
+        if self.wide is not DataType.Float:
+            self.add("cast", moved, dtype=DataType.Float)
+        return [*self.made[:-1], replace(self.made[-1], outputs=(name,))]
 
     def add(self, op: str, *operands: Operand | float, **attrs: AttrValue) -> str:
         """Adds a record and returns the name of its result."""
@@ -193,17 +205,13 @@ class _Writer:
         flat = self.add("reshape", lying, new_shape=shape)
         steps = (self.one.run, *(1 for _ in self.kept))
         starts = tuple(0 for _ in shape)
-        return self.add(
-            "slice", flat, start_indices=starts, end_indices=shape, strides=steps
-        )
+        return self.add("slice", flat, start_indices=starts, end_indices=shape, strides=steps)
 
     def of_rows(self, first: str) -> str:
         """The first row of its run for every row, as x lies."""
-        run, own = self.one.run, tuple(range(1, len(self.kept) + 1))
-        wide = self.add(
-            "broadcast_in_dim", first, shape=(self.runs, run, *self.kept),
-            broadcast_dims=(0, *(at + 1 for at in own)),
-        )  # fmt: skip
+        run, dims = self.one.run, (0, *range(2, len(self.kept) + 2))
+        shape = (self.runs, run, *self.kept)
+        wide = self.add("broadcast_in_dim", first, shape=shape, broadcast_dims=dims)
         shape = (self.runs * run, *self.kept)
         rows = self.add("reshape", wide, new_shape=shape)
         if shape[0] != self.rows:
@@ -235,9 +243,8 @@ class _Writer:
         run = self.one.run
         if self.rows % run == 0:
             return float(run)
-        numbers = self.add(
-            "iota", Literal.of(self.runs), Literal.of(0), Literal.of(1), dtype=DataType.Int
-        )
+        at, step = Literal.of(0), Literal.of(1)
+        numbers = self.add("iota", at, step, length=self.runs, dtype=DataType.Int)
         before = self.add("mul", self.add("cast", numbers, dtype=self.wide), float(run))
         left = self.add("minimum", self.add("sub", float(self.rows), before), float(run))
         flags = (False, *(True for _ in self.kept))
