@@ -321,6 +321,31 @@ def test_any_shape(  # noqa: PLR0917 - what is drawn
     torch.testing.assert_close(mean.double(), x.double().mean(IMAGES), rtol=1e-6, atol=1e-6)
 
 
+OTHERS = {
+    "images in the order h n w c": (torch.randn(25, 6, 27, 32).permute(1, 3, 0, 2), IMAGES),
+    "planes": (torch.randn(66, 3, 63, 65), IMAGES),
+    "planes of even size": (torch.randn(40, 2, 64, 112), IMAGES),
+    "all elements": (torch.randn(300_001), (0,)),
+    "two kept axes": (torch.randn(8, 300, 5, 16), (0, 1)),
+    "kept around reduced": (torch.randn(4, 700, 48), (1,)),
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_layouts(name: str, repeatable: bool, target: str) -> None:
+    """Long rows and axes that lie in another order than the tensor has them."""
+    value, dims = OTHERS[name]
+    x = (value * 3 - 1).bfloat16()
+    fused = passed(statistics(x, dims), x, TARGETS[target], repeatable=repeatable)
+    assert fused[0] is not fused[1] or target == "cpu" or not repeatable
+    variance, mean = run(x, target, dims, repeatable=repeatable)
+    wanted = x.double().var(dims, correction=0)
+    torch.testing.assert_close(variance.double(), wanted, rtol=2e-6, atol=0)
+    torch.testing.assert_close(mean.double(), x.double().mean(dims), rtol=1e-5, atol=1e-6)
+
+
 def test_runs_through_all_passes() -> None:
     x = RESNET
     with options(repeatable=True):
