@@ -88,13 +88,13 @@ def test_no_vector_divides_an_odd_plane(side: int) -> None:
 def test_channels_last(graph: Build, shape: tuple[int, ...], repeatable: bool) -> None:
     """Vectors along the channels in each kernel that reads the image, work for each
     multiprocessor, and intermediates in the order of the image. What combines runs of a variance
-    reads the first row of each, which is little."""
+    reads the first row of each."""
     with options(repeatable=repeatable):
         fd, inputs = graph(images(shape, "channels_last"), "channels_last")
         plan = fd.plan(inputs, target="h200")
         sources = fd.sources(inputs, target="h200")
     sizes = {name: view.sizes for name, view in plan.fusion.tensors.items()}
-    read = [one.edge_bytes > prod(shape) for one in plan.segments]
+    read = [one.edge_bytes >= 2 * prod(shape) for one in plan.segments]
     assert sum(read) >= 2
     for one in itertools.compress(plan.segments, read):
         assert one.scheduler.name in ("reduction", "pointwise")
