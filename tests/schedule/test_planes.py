@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
+from math import prod
 
 import pytest
 import torch
@@ -85,22 +87,23 @@ def test_no_vector_divides_an_odd_plane(side: int) -> None:
 @pytest.mark.parametrize("graph", [normalised, masked_sums])
 def test_channels_last(graph: Build, shape: tuple[int, ...], repeatable: bool) -> None:
     """Vectors along the channels in each kernel that reads the image, work for each
-    multiprocessor, and intermediates in the order of the image."""
+    multiprocessor, and intermediates in the order of the image. What combines runs of a variance
+    reads the first row of each."""
     with options(repeatable=repeatable):
         fd, inputs = graph(images(shape, "channels_last"), "channels_last")
         plan = fd.plan(inputs, target="h200")
         sources = fd.sources(inputs, target="h200")
     sizes = {name: view.sizes for name, view in plan.fusion.tensors.items()}
-    read = [one for one in plan.segments if any(sizes[name] == shape for name in one.inputs)]
-    assert len(read) >= 2
-    for one in read:
+    read = [one.edge_bytes >= 2 * prod(shape) for one in plan.segments]
+    assert sum(read) >= 2
+    for one in itertools.compress(plan.segments, read):
         assert one.scheduler.name in ("reduction", "pointwise")
         assert one.params is not None and one.params.vectorize >= 4
     for name in {name for one in plan.segments for name in (*one.inputs, *one.outputs)}:
         if sizes[name] == shape:
             assert plan.strides[name][1] == 1
-    for source in sources:
-        if "bf16* __restrict__ T0" in source.text:
+    for source, is_read in zip(sources, read, strict=True):
+        if is_read:
             assert source.grid[0] * source.grid[1] > 0.9 * H200.sm_count
 
 

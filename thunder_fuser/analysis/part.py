@@ -10,8 +10,8 @@ same nest, because a scan produces its elements in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_one, pattern_of
@@ -297,15 +297,21 @@ def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
     return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
 
 
-def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
-    """All points of the part, given the index of each axis class."""
+def demand_of(
+    part: Part, axes: Mapping[str, Scalar], settled: Callable[[Scalar], Scalar] = lambda at: at
+) -> Demand:
+    """All points of the part, given the index of each axis class.
+
+    settled: what is the same as an index of a read, in simpler terms.
+    """
     results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
     wanted = {name: {point: None} for name, point in results.items()}
     reads: dict[Point, tuple[Point, ...]] = {}
     operands: dict[str, Point] = {}
     for expr in reversed(part.exprs):
         for point in list(wanted.get(expr.outputs[0], ())):
-            reads[point] = _reads(part, point, axes)
+            found = _reads(part, point, axes)
+            reads[point] = tuple(replace(p, index=tuple(map(settled, p.index))) for p in found)
             if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
                 operands[point.name] = reads[point][0]
             for read in reads[point]:

@@ -10,13 +10,18 @@ A shifted split has partial steps at both ends. Its axis has no variable, since 
 where the steps are in memory. An Edge says which elements are within the axis:
 
     i1{97} split 8, shift i0 % 8:  i1 = 8*i1.o + i1.i - i0 % 8, within the axis if 0 <= i1 < 97
+
+Runs of partial results are such a split too. What is the same for a whole run is read before its
+loop, so the number of a run is not computed from the variable:
+
+    i1{100} in runs of 8:  i1 // 8 is i1.o
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.part import Chunked
 from thunder_fuser.ir.domain import (
@@ -63,12 +68,23 @@ class Edge:
 
 @dataclass(frozen=True)
 class LoopIndex:
-    """The variable of each loop, the index of each axis before and after transforms, the guards."""
+    """The variable of each loop, the index of each axis before and after transforms, the guards.
+
+    runs: {variable of the axis that is split into runs: (steps of a run, the loop over runs)}
+    """
 
     loops: Mapping[str, Scalar]
     index: Mapping[str, Scalar]
     guards: tuple[Guard, ...]
     edge: Edge | None = None
+    runs: Mapping[Scalar, tuple[int, Scalar]] = field(default_factory=dict)
+
+    def settled(self, index: Scalar) -> Scalar:
+        """The same index; the loop over runs, where it is the number of a run."""
+        if index.op != "div" or index.parts[0] not in self.runs:
+            return index
+        steps, run = self.runs[index.parts[0]]
+        return run if index.parts[1].is_const and index.parts[1].value == steps else index
 
 
 _AXES = re.compile(r"i\d+(?:\*i\d+)*")
@@ -121,10 +137,14 @@ def loop_index(
                 guards.append(guard)
     if shifted:  # a shift depends on axes that are known only now
         known = {name: index.substitute(known) for name, index in known.items()}
+    runs: dict[Scalar, tuple[int, Scalar]] = {}
     if chunked is not None:
-        known[chunked.axis] = loops[runs_loop(domain)]
-    edges = [Edge(known[split.axis], met[split.axis].extent) for split in shifted]
-    return LoopIndex(loops, known, tuple(guards), *edges)
+        run = runs_loop(domain)
+        known[chunked.axis] = loops[run]
+        steps = {t.axis: t.factor for t in transforms if isinstance(t, Split)}
+        runs = {g.variable: (steps[g.axis], loops[run]) for g in guards if g.axis + ".o" == run}
+    edge = next((Edge(known[split.axis], met[split.axis].extent) for split in shifted), None)
+    return LoopIndex(loops, known, tuple(guards), edge, runs)
 
 
 def runs_loop(domain: Domain) -> str:

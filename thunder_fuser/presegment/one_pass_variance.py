@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mean and a variance over rows read their input once, not twice.
+
+    T1 = sum(T0: f32[n, c], dims=[0], chunk=k);  T2 = sum(T1, dims=[0])         rfactor made runs
+    m = T2 / n: f32[1, c];  T3 = sub(T0, m);  T4 = mul(T3, T3)
+    T5 = sum(T4, dims=[0], chunk=k)                  waits for the mean, so it reads T0 once more
+->  f = T0[::k]                  the first row of each run
+    T6 = sub(T0, f of the run);  T7 = sum(T6, dims=[0], chunk=k)
+    T8 = mul(T6, T6);            T9 = sum(T8, dims=[0], chunk=k)      in one kernel with T1
+    u = f - m;  T5 = max(T9 + u * (2 * T7 + u * k), 0)                    in one kernel with T2
+
+For every row x of a run, (x - m)**2 = ((x - f) + u)**2. Summed over a run that is the last line,
+which holds for every m: the sums about the first row are moved to the mean. The mean is as before,
+bit for bit.
+
+What rounds. f is a row of its run, so u**2 is at most the sum S that is wanted, and the terms of
+the last line are at most about 4 * k * S. If f is a row like others, that rounds about twice as
+much as two passes do; if all others are near the mean and f is far from it, up to k times as much.
+So sums must be wider than what they add:
+
+    on a GPU    sums are Float, so the pass takes what was cast from 16 bits
+    on a CPU    T6 to T9 are Double, which costs less there than reading memory once more
+
+Rows that are all equal give k * u**2, as two passes do: T7 and T9 are 0. NaN and infinite elements
+give NaN, as two passes do.
+
+A sum of squares has other bits than in two passes, and under `repeatable` no sum's bits may depend
+on its surroundings. So the mean has to have axes of size 1, as in var_mean: that is a single op of
+a trace, so both of its sums are always in one fusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import AttrValue, Literal, Operand, OpRecord, names_of
+from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.presegment.simplify import remove_dead
+from thunder_fuser.schedule.axes import summed_order
+from thunder_fuser.schedule.persistence import EXPENSIVE
+from thunder_fuser.target import Target
+
+NARROW = 2  # bytes of an element of x: sums of Float are much wider
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A partial sum of squares of x - mean.
+
+    record: the sum; places: the axes of x in the order in which the sum has them; dims: those of x
+    that it reduces, slowest first.
+    """
+
+    record: OpRecord
+    x: str
+    mean: str
+    places: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The axes of x that are kept, in the order of the result."""
+        return tuple(at for at in self.places if at not in self.dims)
+
+    @property
+    def run(self) -> int:
+        """The rows of a run."""
+        return self.record.integer("chunk")
+
+
+def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+    """The fusion with such sums of squares about the first row of each run."""
+    found = [one for record in fusion.exprs if (one := _spread(fusion, record)) is not None]
+    if not found:
+        return fusion
+    whole = Parts(fusion).of(fusion.exprs)
+    made = {
+        one.record: _Writer(fusion, one, target).records()
+        for one in found
+        if _saves_a_pass(whole, one) and _is_exact(whole, one, target, options)
+    }
+    return remove_dead(expand(fusion, made)) if made else fusion
+
+
+# ---- which sums
+
+
+def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
+    """The sum as one of squares of differences from a mean; None if it is another."""
+    if record.op != "sum" or record.attr("chunk") is None:
+        return None
+    places = tuple(range(len(fusion.tensors[names_of(record)[0]].shape)))
+    made = fusion.producer.get(names_of(record)[0])
+    if made is not None and made.op == "permute":
+        places = tuple(at % len(places) for at in made.ints("dims"))
+        made = fusion.producer.get(names_of(made)[0])
+    if made is None or made.op != "mul" or made.inputs[0] != made.inputs[1]:
+        return None
+    made = fusion.producer.get(str(made.inputs[0]))
+    if made is None or made.op != "sub" or len(names_of(made)) != len(made.inputs):
+        return None
+    (x, mean), dims = names_of(made), (places[at] for at in sorted(record.ints("dims")))
+    found = Spread(record, x, mean, places, tuple(dims))
+    return found if _is_of_columns(fusion, found) else None
+
+
+def _is_of_columns(fusion: Fusion, one: Spread) -> bool:
+    """True if x has all axes and the mean only the kept ones, all in the order of the result."""
+    x, mean = fusion.tensors[one.x], fusion.tensors[one.mean]
+    if {x.dtype, mean.dtype} != {DataType.Float} or len(x.shape) != len(mean.shape):
+        return False
+    axes = mean.domain.no_reductions
+    flat = all(axes[at].is_broadcast for at in one.dims)
+    alike = all(x.sizes[at] == mean.sizes[at] for at in one.kept)
+    whole = not any(axis.is_broadcast for axis in x.domain.no_reductions)
+    return flat and alike and whole and list(one.kept) == sorted(one.kept)
+
+
+def _saves_a_pass(whole: Part, one: Spread) -> bool:
+    """True if the mean waits for sums over the same runs, and x can be computed at any place."""
+    own, name = whole.patterns[one.record.outputs[0]], one.record.outputs[0]
+    before = [e.outputs[0] for e in _needed(whole, one.mean) if e.attr("chunk") == one.run]
+    is_cheap = all(
+        expr.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT) and expr.row.cost < EXPENSIVE
+        for expr in _needed(whole, one.x)
+    )
+    return is_cheap and any(whole.patterns.get(at) == own for at in before if at != name)
+
+
+def _needed(whole: Part, name: str) -> Iterator[OpRecord]:
+    """The expressions that a value is computed by."""
+    seen, stack = set[str](), [name]
+    while stack:
+        expr = whole.producer.get(stack.pop())
+        if expr is not None and expr.outputs[0] not in seen:
+            seen.add(expr.outputs[0])
+            stack += names_of(expr)
+            yield expr
+
+
+def _is_exact(whole: Part, one: Spread, target: Target, options: CompileOptions) -> bool:
+    """True if the new sums are wider than x.
+
+    On a CPU also only if the kept axes are fastest: sums of Double along a row take longer than
+    reading it once more.
+    """
+    if target.is_cpu:
+        walked = whole.patterns[one.record.outputs[0]].walked
+        last = summed_order(whole, one.record, walked, options)[-1]
+        return last not in whole.domain_map.reduced(whole.tensors[one.record.outputs[0]])
+    made = whole.producer.get(one.x)
+    given = names_of(made) if made is not None and made.op == "cast" else ()
+    dtypes = [whole.tensors[name].dtype for name in given]
+    return any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes)
+
+
+# ---- writing the new sums
+
+
+class _Writer:
+    """The records that stand for one sum."""
+
+    def __init__(self, fusion: Fusion, one: Spread, target: Target) -> None:
+        self.one, self.made = one, list[OpRecord]()
+        self.wide = DataType.Double if target.is_cpu else DataType.Float
+        sizes = fusion.tensors[one.x].sizes
+        self.reduced = tuple(int(sizes[at]) for at in one.dims)
+        self.kept = tuple(int(sizes[at]) for at in one.kept)
+        self.rows = prod(self.reduced)
+        self.runs = -(-self.rows // one.run)
+
+    def records(self) -> list[OpRecord]:
+        one, (name,) = self.one, self.one.record.outputs
+        x, mean = self.widened(one.x), self.widened(one.mean)
+        first = self.first(x)
+        about = self.add("sub", x, self.of_rows(first))
+        sums = self.summed(about), self.summed(self.add("mul", about, about))
+        moved = self.moved(first, mean, *sums)
+        if self.wide is not DataType.Float:
+            self.add("cast", moved, dtype=DataType.Float)
+        return [*self.made[:-1], replace(self.made[-1], outputs=(name,))]
+
+    def add(self, op: str, *operands: Operand | float, **attrs: AttrValue) -> str:
+        """Adds a record and returns the name of its result."""
+        made = f"{self.one.record.outputs[0]}.about{len(self.made)}"
+        inputs = tuple(Literal.of(a) if isinstance(a, float) else a for a in operands)
+        self.made.append(OpRecord(op, inputs, (made,), tuple(attrs.items())))
+        return made
+
+    def widened(self, name: str) -> str:
+        return name if self.wide is DataType.Float else self.add("cast", name, dtype=self.wide)
+
+    def first(self, x: str) -> str:
+        """The first row of each run: [runs, *kept]"""
+        order = (*self.one.dims, *self.one.kept)
+        lying = x if order == tuple(sorted(order)) else self.add("permute", x, dims=order)
+        shape = (self.rows, *self.kept)
+        flat = self.add("reshape", lying, new_shape=shape)
+        steps = (self.one.run, *(1 for _ in self.kept))
+        starts = tuple(0 for _ in shape)
+        return self.add("slice", flat, start_indices=starts, end_indices=shape, strides=steps)
+
+    def of_rows(self, first: str) -> str:
+        """The first row of its run for every row, as x lies."""
+        run, dims = self.one.run, (0, *range(2, len(self.kept) + 2))
+        shape = (self.runs, run, *self.kept)
+        wide = self.add("broadcast_in_dim", first, shape=shape, broadcast_dims=dims)
+        shape = (self.runs * run, *self.kept)
+        rows = self.add("reshape", wide, new_shape=shape)
+        if shape[0] != self.rows:
+            starts, ends = tuple(0 for _ in shape), (self.rows, *self.kept)
+            rows = self.add("slice", rows, start_indices=starts, end_indices=ends)
+        rows = self.add("reshape", rows, new_shape=(*self.reduced, *self.kept))
+        order = (*self.one.dims, *self.one.kept)
+        back = tuple(order.index(at) for at in range(len(order)))
+        return rows if back == tuple(range(len(order))) else self.add("permute", rows, dims=back)
+
+    def summed(self, value: str) -> str:
+        """The sums of runs, as the record has them."""
+        places = self.one.places
+        if places != tuple(range(len(places))):
+            value = self.add("permute", value, dims=places)
+        return self.add("sum", value, **dict(self.one.record.attrs))
+
+    def moved(self, first: str, mean: str, sums: str, squares: str) -> str:
+        """squares + u * (2 * sums + u * rows of the run), u = first - mean; not below 0"""
+        columns = self.add("squeeze", mean, dims=self.one.dims)
+        flags = (True, *(False for _ in self.kept))
+        u = self.add("sub", first, self.add("broadcast", columns, is_broadcast_dim=flags))
+        twice, scaled = self.add("mul", sums, 2.0), self.add("mul", u, self.lengths())
+        more = self.add("mul", u, self.add("add", twice, scaled))
+        return self.add("maximum", self.add("add", squares, more), 0.0)
+
+    def lengths(self) -> str | float:
+        """The number of rows of each run; the last one may be short."""
+        run = self.one.run
+        if self.rows % run == 0:
+            return float(run)
+        at, step = Literal.of(0), Literal.of(1)
+        numbers = self.add("iota", at, step, length=self.runs, dtype=DataType.Int)
+        before = self.add("mul", self.add("cast", numbers, dtype=self.wide), float(run))
+        left = self.add("minimum", self.add("sub", float(self.rows), before), float(run))
+        flags = (False, *(True for _ in self.kept))
+        return self.add("broadcast", left, is_broadcast_dim=flags)
