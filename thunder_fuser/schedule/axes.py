@@ -41,25 +41,29 @@ def size_of(part: Part, axes: Iterable[str]) -> int:
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
-    """The axes, slowest first, in the memory order of the tensor that has most of them; of several,
-    the largest."""
-    wanted = set(axes)
-    orders = {name: order_in_memory(part, name, wanted) for name in (*part.outputs, *part.inputs)}
-    best = max(orders, key=lambda n: (len(set(orders[n])), part.bytes_of(n)), default="")
-    order = orders.get(best, ())
+    """The axes, slowest first, in the memory order of the tensors that have most of them; of
+    several orders, that of most bytes."""
+    wanted, weights = set(axes), dict[tuple[str, ...], int]()
+    for name in (*part.outputs, *part.inputs):
+        order = tuple(dict.fromkeys(order_in_memory(part, name, wanted)))
+        weights[order] = weights.get(order, 0) + part.bytes_of(name)
+    order = max(weights, key=lambda order: (len(order), weights[order]), default=())
     rest = sorted(wanted.difference(order), key=lambda a: int(a[1:]))
-    return (*rest, *dict.fromkeys(order))
+    return (*rest, *order)
 
 
 def order_in_memory(part: Part, name: str, wanted: Set[str]) -> tuple[str, ...]:
-    """Those of the wanted axes that a tensor has, slowest in its memory first; an axis that a
-    reshape of the part splits or merges counts as what becomes of it.
+    """Those of the wanted axes that a tensor has, slowest in its memory first."""
+    return order_over(part, part.memory_axes(name), wanted)
 
-    T0: [n, c, h, w], channels last; T1 = reshape(T0, [n, g, k, h, w])    ->  (n, h, w, g, k) of T0
-    T0: [n, g, k, hw]; T1 = reshape(T0, [n, c, hw])                       ->  (n, c, hw) of T0
+
+def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
+    """The order of axes as one of the wanted axes. An axis that a reshape splits or makes counts
+    as its pieces, and pieces that follow one another as their axis.
+
+    T1 = reshape(T0: [n, c, h, w], [n, g, k, h, w])     (n, h, w, c)  <->  (n, h, w, g, k)
     """
-    order = part.memory_axes(name)
-    if not wanted.issubset(order):
+    if not wanted <= set(order):
         for merged, pieces in part.merged_axes:
             order = _with_pieces(order, merged, pieces, wanted)
     return tuple(axis for axis in order if axis in wanted)
@@ -70,7 +74,7 @@ def _with_pieces(
 ) -> tuple[str, ...]:
     """The order with an axis as its pieces, or with pieces that follow one another as their axis,
     if that and not the other is wanted."""
-    if merged in order and merged not in wanted and wanted.issuperset(pieces):
+    if merged in order and merged not in wanted and wanted >= set(pieces):
         at = order.index(merged)
         return (*order[:at], *pieces, *order[at + 1 :])
     if merged in wanted and merged not in order and wanted.isdisjoint(pieces):
