@@ -131,6 +131,14 @@ def _up_and_down(fd: Recorder) -> Value:
     return fd.ops.neg(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16))
 
 
+def _up_and_down_to_a_result(fd: Recorder) -> None:
+    """The other value is computed here: it becomes the result."""
+    t = fd.ops.reshape(fd.ops.cast(fd.ops.neg(x(fd)), D.BFloat16), [32])
+    wide = fd.ops.cast(t, D.Float)
+    fd.add_output(fd.ops.cast(wide, D.BFloat16))
+    fd.add_output(fd.ops.sum(wide, [0]))
+
+
 def _same_cast(fd: Recorder) -> Value:
     return fd.ops.exp(fd.ops.cast(x(fd), D.Float))
 
@@ -210,6 +218,14 @@ def _merged_where_it_must_be(fd: Recorder) -> Value:
     return fd.ops.slice(t, [0, 1], [1, 7])
 
 
+def _merged_result_twice(fd: Recorder) -> None:
+    """The second of two equal results is a copy, which has no need of the merged axes."""
+    t = fd.ops.reshape(fd.ops.neg(x(fd, 8, 4, 2, 3)), [8, 8, 3])
+    fd.add_output(t)
+    fd.add_output(fd.ops.set(t))
+    fd.add_output(fd.ops.sum(t, [0, 2]))
+
+
 def _merged_beside_a_sum_of_its_sizes(fd: Recorder) -> Value:
     """An argument of the merged sizes is reduced over the same axes."""
     merged = fd.ops.reshape(fd.ops.exp(x(fd, 8, 4, 2, 3)), [8, 8, 3])
@@ -233,6 +249,7 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_trivial_reductions, _trivial_result),
     (remove_trivial_reductions, _trivial_no_axis),
     (remove_round_trips, _up_and_down),
+    (remove_round_trips, _up_and_down_to_a_result),
     (remove_round_trips, _same_cast),
     (remove_round_trips, _set),
     (remove_common, _common),
@@ -247,6 +264,7 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (move_merging_reshapes, _merged_and_split_again),
     (move_merging_reshapes, _merged_sum_keepdim),
     (move_merging_reshapes, _merged_where_it_must_be),
+    (move_merging_reshapes, _merged_result_twice),
     (move_merging_reshapes, _merged_beside_a_sum_of_its_sizes),
     (remove_dead, _dead),
 )
@@ -322,6 +340,19 @@ def _int_through_float(fd: Recorder) -> Value:
 def _another_type(fd: Recorder) -> Value:
     t = x(fd, dtype=D.Half)
     return fd.ops.permute(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16), [1, 0])
+
+
+def _up_and_down_of_an_argument(fd: Recorder) -> Value:
+    """A result never shares the memory of an argument."""
+    t = fd.ops.reshape(x(fd, dtype=D.BFloat16), [32])
+    return fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16)
+
+
+def _up_and_down_between_results(fd: Recorder) -> None:
+    """Both are results, with memory of their own."""
+    t = fd.ops.cast(fd.ops.neg(x(fd)), D.BFloat16)
+    fd.add_output(t)
+    fd.add_output(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16))
 
 
 def _set_result(fd: Recorder) -> Value:
@@ -468,6 +499,8 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _int_through_float),
     (remove_round_trips, _another_type),
     (remove_round_trips, _set_result),
+    (remove_round_trips, _up_and_down_of_an_argument),
+    (remove_round_trips, _up_and_down_between_results),
     (remove_round_trips, _segment_set),
     (remove_common, _other_attributes),
     (remove_common, _other_literals),

@@ -206,7 +206,7 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
                 return source
             if is_back:
                 return origin
-        elif is_back and origin not in results and _is_computed(fusion, origin):
+        elif is_back and origin not in results and _is_free(fusion, origin):
             results.add(origin)
             return origin
         if before.is_float and after.is_float and before.bytes < after.bytes:
@@ -216,9 +216,9 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
     return rewrite(fusion, rule)
 
 
-def _is_computed(fusion: Fusion, name: str) -> bool:
-    """True for results of pointwise ops and reshapes of these, which may lie in any order."""
-    record = fusion.producer.get(name)
+def _is_free(fusion: Fusion, name: str) -> bool:
+    """True for a value without an order of its own: of pointwise work, or a reshape of such."""
+    record = fusion.producer.get(name) if fusion.tensors[name].domain.is_row_major else None
     while record is not None and record.op == "reshape":
         record = fusion.producer.get(names_of(record)[0])
     return record is not None and record.row.kind is OpKind.POINTWISE
