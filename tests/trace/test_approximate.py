@@ -53,6 +53,10 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return F.silu(x)
 
 
+def inverse(x: torch.Tensor) -> torch.Tensor:
+    return 1 / x
+
+
 def bent(x: torch.Tensor) -> torch.Tensor:
     """Small results keep their digits."""
     return torch.tanh(x) * 3
@@ -61,6 +65,7 @@ def bent(x: torch.Tensor) -> torch.Tensor:
 SHORT = {
     "gelu": (gelu, BF16, "short_tanh("),
     "silu": (silu, BF16, "short_exp("),
+    "1 / x of silu": (silu, BF16, "short_reciprocal("),
     "softmax": (softmax, BF16, "short_exp("),
     "loss": (loss, F32, "short_exp("),
     "loss of bf16": (loss, BF16, "short_exp("),
@@ -68,6 +73,8 @@ SHORT = {
 FULL = {
     "gelu": (gelu, F32, "short_tanh("),
     "silu": (silu, F32, "short_exp("),
+    "1 / x of silu": (silu, F32, "short_reciprocal("),
+    "1 / x": (inverse, F32, "short_reciprocal("),
     "softmax": (softmax, F32, "short_exp("),
     "wide softmax": (wide_softmax, BF16, "short_exp("),
     "loss of others": (loss_of_others, F32, "short_exp("),

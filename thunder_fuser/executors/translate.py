@@ -38,7 +38,7 @@ from thunder_fuser.ir.record import Definition, Literal, Operand
 from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_descriptor
 from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
-from thunder_fuser.trace.approximate import Accuracy
+from thunder_fuser.trace.approximate import Accuracy, is_reciprocal
 from thunder_fuser.trace.proxies import RENAMES, makes, reads, renamed_by
 
 _HALVES = (DataType.Half, DataType.BFloat16)
@@ -220,9 +220,12 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     """Records one primitive, with its results in the types of the trace."""
     args = _resolve(arguments_of(bsym), env)
     kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
+    row = ROWS[bsym.sym.id]
     if Accuracy.APPROXIMATE in bsym.tags:
         kwargs["short"] = True
-    result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
+        if is_reciprocal(bsym):
+            row, args = ROWS[PrimIDs.RECIPROCAL], args[-1:]
+    result = row.record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
     for value, proxy in zip(values, makes(bsym), strict=True):
         wanted = known_type(proxy.dtype)

@@ -455,14 +455,15 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
             bits.
         """
-    def reciprocal(self, x: Value | Constant | float) -> Tensor:
-        """1 / x.
+    def reciprocal(self, x: Value | Constant | float, short: bool | None = None) -> Tensor:
+        """1 / x. short=True allows a wrong digit at the end, on a GPU.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: as torch promotes; Float for integers, bools and 16-bit floats.
         In torch: torch.reciprocal(x).
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
+        short: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
             bits.

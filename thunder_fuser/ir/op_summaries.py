@@ -41,7 +41,7 @@ digamma: The derivative of lgamma.
 ndtri: The inverse of the normal distribution function.
 sqrt: The square root.
 rsqrt: 1 / sqrt(x).
-reciprocal: 1 / x.
+reciprocal: 1 / x. short=True allows a wrong digit at the end, on a GPU.
 frac: x - trunc(x).
 sigmoid: 1 / (1 + exp(-x)).
 silu: x * sigmoid(x).

@@ -59,7 +59,7 @@ def _binary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) ->
 
 
 # `short`: true if fewer exact digits suffice in every kernel that computes the value.
-_WITH_SHORT_FORM = ("exp", "tanh")
+_WITH_SHORT_FORM = ("exp", "tanh", "reciprocal")
 _COMPLEX_MATH = (
     "exp", "log", "log2", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid",

@@ -123,7 +123,8 @@ class Context:
             return ""
         if expr.op == "exp" and (expr.attr("short") or expr.outputs[0] in self.short_exps):
             return "short_exp"
-        return "short_tanh" if expr.op == "tanh" and expr.attr("short") else ""
+        has_form = expr.op in ("tanh", "reciprocal") and expr.attr("short")
+        return f"short_{expr.op}" if has_form else ""
 
     def at_loops(self, point: Point) -> Point:
         """A point over axis symbols -> the point over loop variables."""

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace -> the same in which each exp and tanh that may be less exact carries a tag.
+"""A trace -> the same in which each exp, tanh and 1 / x that may be less exact carries a tag.
 
     t3 = exp(t2)                   APPROXIMATE: all that is computed from t3 is rounded to 16 bits
     t5 = mul(t4, t3)
     y  = convert(t5, bf16)
 
-On a GPU an approximate exp takes two instructions instead of eight, and a tanh seven instead of
-sixteen. A kernel could judge this from its own results. But which results it has depends on what is
-recomputed, and a recomputed value must have the same bits as the first. So this pass tags the
-values of forward and backward at once, before the cut is chosen; copies keep the tag.
+On a GPU an approximate exp takes two instructions instead of eight, a tanh seven instead of sixteen,
+and 1 / x four instead of ten and a branch. A kernel could judge this from its own results. But
+which results it has depends on what is recomputed, and a recomputed value must have the same bits
+as the first. So this pass tags the values of forward and backward at once, before the cut is
+chosen; copies keep the tag.
 
-An exp may be approximate if everything computed from it ends in 16-bit floats. It may also be if it
-is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a term e^-t adds an
-error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh * tanh may read
-it, as in gelu and its gradient, since its error is as large as that of a number near 1.
+An exp or 1 / x may be approximate if everything computed from it ends in 16-bit floats. An exp may
+also be if it is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a term
+e^-t adds an error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh *
+tanh may read it, as in gelu and its gradient, since its error is as large as that of a number near
+1.
 """
 
 from __future__ import annotations
@@ -85,6 +87,8 @@ class _Users:
         return out.name in self.exact and out.dtype not in _SIXTEEN_BITS
 
     def may_be_approximate(self, leaf: BoundSymbol) -> bool:
+        if is_reciprocal(leaf):
+            return not self._in_full(leaf.output)
         if leaf.sym.id is PrimIDs.EXP:
             return not self._in_full(leaf.output) or self._fades(leaf)
         if leaf.sym.id is PrimIDs.TANH and not self._in_full(leaf.output):
@@ -132,6 +136,15 @@ class _Users:
         if maker is None or maker.sym.id not in _SAME:
             return name
         return self._same(maker.args[0])
+
+
+def is_reciprocal(bsym: BoundSymbol) -> bool:
+    """True for 1 / x of a float32 tensor."""
+    is_one = bsym.sym.id is PrimIDs.RECIPROCAL or (
+        bsym.sym.id is PrimIDs.DIV and isinstance(bsym.args[0], (int, float)) and bsym.args[0] == 1
+    )
+    x = bsym.args[-1] if is_one else None
+    return isinstance(x, TensorProxy) and dtypes.to_strong_dtype(x.dtype) == dtypes.float32
 
 
 def _adds_one(bsym: BoundSymbol) -> bool:
