@@ -6,7 +6,7 @@
     y  = convert(t5, bf16)
 
 On a GPU an approximate exp takes two instructions instead of eight, a tanh seven instead of
-sixteen, 1 / x seven instead of ten and a branch. A kernel could judge this from its own results. But
+sixteen, 1 / x seven instead of ten and a branch. A kernel could judge this from its results. But
 which results it has depends on what is recomputed, and a recomputed value must have the same bits
 as the first. So this pass tags the values of forward and backward at once, before the cut is
 chosen; copies keep the tag.
