@@ -169,6 +169,14 @@ def _rotated_in_float(fd: Recorder) -> Value:
     return fd.ops.exp(fd.ops.cast(fd.ops.cast(wide, D.BFloat16), D.Float))
 
 
+def _up_and_down_to_a_result(fd: Recorder) -> None:
+    """The other value is computed here: it becomes the result."""
+    t = fd.ops.reshape(fd.ops.cast(fd.ops.neg(x(fd)), D.BFloat16), [32])
+    wide = fd.ops.cast(t, D.Float)
+    fd.add_output(fd.ops.cast(wide, D.BFloat16))
+    fd.add_output(fd.ops.sum(wide, [0]))
+
+
 def _same_cast(fd: Recorder) -> Value:
     return fd.ops.exp(fd.ops.cast(x(fd), D.Float))
 
@@ -248,6 +256,14 @@ def _merged_where_it_must_be(fd: Recorder) -> Value:
     return fd.ops.slice(t, [0, 1], [1, 7])
 
 
+def _merged_result_twice(fd: Recorder) -> None:
+    """The second of two equal results is a copy, which has no need of the merged axes."""
+    t = fd.ops.reshape(fd.ops.neg(x(fd, 8, 4, 2, 3)), [8, 8, 3])
+    fd.add_output(t)
+    fd.add_output(fd.ops.set(t))
+    fd.add_output(fd.ops.sum(t, [0, 2]))
+
+
 def _merged_beside_a_sum_of_its_sizes(fd: Recorder) -> Value:
     """An argument of the merged sizes is reduced over the same axes."""
     merged = fd.ops.reshape(fd.ops.exp(x(fd, 8, 4, 2, 3)), [8, 8, 3])
@@ -271,6 +287,7 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_trivial_reductions, _trivial_result),
     (remove_trivial_reductions, _trivial_no_axis),
     (remove_round_trips, _up_and_down),
+    (remove_round_trips, _up_and_down_to_a_result),
     (remove_round_trips, _same_cast),
     (remove_round_trips, _set),
     (widen_joins, _cat_of_rounded),
@@ -291,6 +308,7 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (move_merging_reshapes, _merged_and_split_again),
     (move_merging_reshapes, _merged_sum_keepdim),
     (move_merging_reshapes, _merged_where_it_must_be),
+    (move_merging_reshapes, _merged_result_twice),
     (move_merging_reshapes, _merged_beside_a_sum_of_its_sizes),
     (remove_dead, _dead),
 )
@@ -393,6 +411,19 @@ def _int_through_float(fd: Recorder) -> Value:
 def _another_type(fd: Recorder) -> Value:
     t = x(fd, dtype=D.Half)
     return fd.ops.permute(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16), [1, 0])
+
+
+def _up_and_down_of_an_argument(fd: Recorder) -> Value:
+    """A result never shares the memory of an argument."""
+    t = fd.ops.reshape(x(fd, dtype=D.BFloat16), [32])
+    return fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16)
+
+
+def _up_and_down_between_results(fd: Recorder) -> None:
+    """Both are results, with memory of their own."""
+    t = fd.ops.cast(fd.ops.neg(x(fd)), D.BFloat16)
+    fd.add_output(t)
+    fd.add_output(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16))
 
 
 def _set_result(fd: Recorder) -> Value:
@@ -539,6 +570,8 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _int_through_float),
     (remove_round_trips, _another_type),
     (remove_round_trips, _set_result),
+    (remove_round_trips, _up_and_down_of_an_argument),
+    (remove_round_trips, _up_and_down_between_results),
     (remove_round_trips, _segment_set),
     (widen_joins, _cat_in_float),
     (widen_joins, _cat_of_arguments),

@@ -127,3 +127,56 @@ def test_values(graph: Build, side: int, order: str, repeatable: bool, run: Runn
     assert got[0].stride() == x.stride()
     for mine, wanted in zip(got, right, strict=True):
         torch.testing.assert_close(mine.double(), wanted, rtol=2e-2, atol=1e-2)
+
+
+def of_groups(x: torch.Tensor, order: str) -> Graph:
+    """Sums over (n, h, w) of an image's channels as groups of channels, and of their squares."""
+    n, c, h, w = x.shape
+    fd = FusionDefinition()
+    wide = fd.ops.reshape(fd.ops.cast(fd.from_pytorch(x), D.Float), [n, 2, c // 2, h, w])
+    fd.add_output(fd.ops.sum(wide, dims=[0, 3, 4]))
+    fd.add_output(fd.ops.sum(fd.ops.mul(wide, wide), dims=[0, 3, 4]))
+    return fd, [x]
+
+
+def of_joined_channels(x: torch.Tensor, order: str) -> Graph:
+    """The reverse: an image of groups of channels, whose channels are summed."""
+    n, c, h, w = x.shape
+    fd = FusionDefinition()
+    # With strides of its own the reshape stays a view: g and c / g are neighbours in memory.
+    wide = fd.ops.cast(fd.from_pytorch(x.unflatten(1, (2, c // 2))), D.Float)
+    squares = fd.ops.mul(wide, wide)
+    fd.add_output(fd.ops.sum(fd.ops.reshape(squares, [n, c, h, w]), dims=[0, 2, 3]))
+    return fd, [x.unflatten(1, (2, c // 2))]
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize(("order", "inner"), [("channels_last", False), ("contiguous", True)])
+@pytest.mark.parametrize("graph", [of_groups, of_joined_channels])
+def test_memory_order_through_a_reshape(
+    graph: Build, order: str, inner: bool, repeatable: bool
+) -> None:
+    """Vectors lie along the channels of channels-last images, though these are two axes of the
+    sum: along rows each element would be in a sector of its own."""
+    with options(repeatable=repeatable):
+        made, source = scheduled(graph(images((8, 320, 64, 64), order), order), H200)
+    assert made.params.inner == inner and made.params.vectorize == 8
+    assert "ldv<8>(T0" in source.text and " ld(T0" not in source.text
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", [(5, 6, 7, 3), (9, 16, 32, 32)])
+@pytest.mark.parametrize("graph", [of_groups, of_joined_channels])
+def test_values_through_a_reshape(
+    graph: Build, shape: tuple[int, ...], order: str, repeatable: bool, run: Runner
+) -> None:
+    x = images(shape, order, "cpu")
+    with options(repeatable=repeatable):
+        got = run.execute(*graph(x, order))
+    wide = x.double()
+    right = [wide.sum((0, 2, 3)).view(2, -1), wide.square().sum((0, 2, 3))]
+    if graph is of_joined_channels:
+        right = right[1:]
+    for mine, wanted in zip(got, right, strict=True):
+        torch.testing.assert_close(mine.double(), wanted.view(mine.shape), rtol=1e-5, atol=1e-3)

@@ -10,7 +10,7 @@ same nest, because a scan produces its elements in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -21,7 +21,12 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.shapes import normalise_axes
-from thunder_fuser.ir.strides import contiguous_strides, reshaped_order, stride_order_of
+from thunder_fuser.ir.strides import (
+    contiguous_strides,
+    reshape_groups,
+    reshaped_order,
+    stride_order_of,
+)
 from thunder_fuser.threads import cached_property
 
 
@@ -130,6 +135,34 @@ class Part:
         real = [at for at in range(len(axes)) if not axes[at].is_broadcast]
         real.sort(key=lambda at: -strides[at])
         return tuple(self.domain_map.axis(axes[at]) for at in real)
+
+    @cached_property
+    def merged_axes(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The axes that reshapes split or make, each with its pieces, slowest first.
+
+        T1 = reshape(T0[i0, i1, i2], [N, C, L]) with i1 and i2 as C, now i3  ->  (i3, (i1, i2))
+        """
+        return tuple(dict.fromkeys(
+            (merged[0], pieces)
+            for expr in self.exprs if expr.op == "reshape"
+            for one, other in self._reshaped(expr)
+            for merged, pieces in ((one, other), (other, one))
+            if len(merged) == 1 < len(pieces)
+        ))  # fmt: skip
+
+    def _reshaped(self, expr: OpRecord) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The groups of axes of a reshape's operand, each with the axes that it becomes."""
+        views = [self.tensors[name] for name in (*names_of(expr), *expr.outputs)]
+        if any(0 in view.sizes for view in views):
+            return
+        for pair in reshape_groups(*(view.sizes for view in views)):
+            groups = [
+                [view.domain.no_reductions[at] for at in group if view.sizes[at] != 1]
+                for group, view in zip(pair, views, strict=True)
+            ]
+            if not any(axis.is_broadcast for group in groups for axis in group):
+                one, other = (tuple(map(self.domain_map.axis, group)) for group in groups)
+                yield one, other
 
     def bytes_of(self, name: str) -> int:
         """The bytes of a tensor in memory; see bytes_in_memory."""

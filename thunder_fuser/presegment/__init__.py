@@ -11,6 +11,7 @@ from thunder_fuser.ir.verify import verify
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
+from thunder_fuser.presegment.one_order import in_one_order
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance
 from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
@@ -49,7 +50,12 @@ PRESEGMENT: tuple[Pass, ...] = (
 )
 
 # These depend on how many blocks a device holds, and on the memory of a block.
-FOR_A_TARGET: tuple[TargetPass, ...] = (two_stage_reductions, rfactor, one_pass_variance)
+FOR_A_TARGET: tuple[TargetPass, ...] = (
+    two_stage_reductions,
+    in_one_order,
+    rfactor,
+    one_pass_variance,
+)
 
 # With these, an op's bits depend on its readers, so they do not run under the option `repeatable`.
 LOOK_AROUND = frozenset({join_one_plus_tanh, unroll_short_sums})

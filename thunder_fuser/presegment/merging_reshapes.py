@@ -136,7 +136,8 @@ class _Mover:
         if kind is OpKind.REDUCTION:
             is_moved = self._reduction(record)
         else:
-            is_moved = kind is OpKind.POINTWISE and self._pointwise(record)
+            is_like = kind is OpKind.POINTWISE or record.op == "set"  # `set`: of two equal results
+            is_moved = is_like and self._pointwise(record)
         self.moved |= is_moved
         return is_moved
 

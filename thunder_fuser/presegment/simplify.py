@@ -188,26 +188,40 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
     T1 = cast(T0: bf16, Float); T2 = cast(T1, BFloat16)     ->  T0 replaces T2
     T1 = set(T0); T2 = exp(T1)                              ->  T2 = exp(T0)
 
-    A cast that rounds stays, because the user may want the rounding.
+    A cast that rounds stays, because the user may want the rounding. A result is replaced too, if
+    the other value is computed here and is no result yet: both would be stored.
     """
     widened: dict[str, str] = {}  # {cast to a wider float: its operand}
+    results = set(fusion.results)
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         if record.op not in ("cast", "set") or not isinstance(record.inputs[0], str):
             return record
         source, name = record.inputs[0], record.outputs[0]
         before, after = fusion.tensors[source].dtype, fusion.tensors[name].dtype
+        origin = widened.get(source, "")
+        is_back = origin != "" and fusion.tensors[origin].dtype is after
         if name not in fusion.results:
-            origin = widened.get(source)
             if before is after:
                 return source
-            if origin is not None and fusion.tensors[origin].dtype is after:
+            if is_back:
                 return origin
+        elif is_back and origin not in results and _is_free(fusion, origin):
+            results.add(origin)
+            return origin
         if before.is_float and after.is_float and before.bytes < after.bytes:
             widened[name] = source
         return record
 
     return rewrite(fusion, rule)
+
+
+def _is_free(fusion: Fusion, name: str) -> bool:
+    """True for a value without an order of its own: of pointwise work, or a reshape of such."""
+    record = fusion.producer.get(name) if fusion.tensors[name].domain.is_row_major else None
+    while record is not None and record.op == "reshape":
+        record = fusion.producer.get(names_of(record)[0])
+    return record is not None and record.row.kind is OpKind.POINTWISE
 
 
 def remove_common(fusion: Fusion) -> Fusion:

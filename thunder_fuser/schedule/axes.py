@@ -10,7 +10,7 @@ A wide access needs neighbouring elements at an aligned address. Index expressio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from math import prod
 
 from thunder_fuser.analysis.part import Part
@@ -41,17 +41,47 @@ def size_of(part: Part, axes: Iterable[str]) -> int:
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
-    """The axes, slowest first, in the memory order of the tensor that has most of them; of several,
-    the largest."""
-    wanted = set(axes)
-    best = max(
-        (*part.outputs, *part.inputs),
-        key=lambda n: (len(wanted & set(part.axes(n))), part.bytes_of(n)),
-        default=None,
-    )
-    order = [a for a in (part.memory_axes(best) if best else ()) if a in wanted]
-    rest = sorted(wanted - set(order), key=lambda a: int(a[1:]))
-    return (*rest, *dict.fromkeys(order))
+    """The axes, slowest first, in the memory order of the tensors that have most of them; of
+    several orders, that of most bytes."""
+    wanted, weights = set(axes), dict[tuple[str, ...], int]()
+    for name in (*part.outputs, *part.inputs):
+        order = tuple(dict.fromkeys(order_in_memory(part, name, wanted)))
+        weights[order] = weights.get(order, 0) + part.bytes_of(name)
+    order = max(weights, key=lambda order: (len(order), weights[order]), default=())
+    rest = sorted(wanted.difference(order), key=lambda a: int(a[1:]))
+    return (*rest, *order)
+
+
+def order_in_memory(part: Part, name: str, wanted: Set[str]) -> tuple[str, ...]:
+    """Those of the wanted axes that a tensor has, slowest in its memory first."""
+    return order_over(part, part.memory_axes(name), wanted)
+
+
+def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
+    """The order of axes as one of the wanted axes. An axis that a reshape splits or makes counts
+    as its pieces, and pieces that follow one another as their axis.
+
+    T1 = reshape(T0: [n, c, h, w], [n, g, k, h, w])     (n, h, w, c)  <->  (n, h, w, g, k)
+    """
+    if not wanted <= set(order):
+        for merged, pieces in part.merged_axes:
+            order = _with_pieces(order, merged, pieces, wanted)
+    return tuple(axis for axis in order if axis in wanted)
+
+
+def _with_pieces(
+    order: tuple[str, ...], merged: str, pieces: tuple[str, ...], wanted: Set[str]
+) -> tuple[str, ...]:
+    """The order with an axis as its pieces, or with pieces that follow one another as their axis,
+    if that and not the other is wanted."""
+    if merged in order and merged not in wanted and wanted >= set(pieces):
+        at = order.index(merged)
+        return (*order[:at], *pieces, *order[at + 1 :])
+    if merged in wanted and merged not in order and wanted.isdisjoint(pieces):
+        at = order.index(pieces[0]) if pieces[0] in order else len(order)
+        if order[at : at + len(pieces)] == pieces:
+            return (*order[:at], merged, *order[at + len(pieces) :])
+    return order
 
 
 def summed_order(
@@ -66,7 +96,7 @@ def summed_order(
     own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
     if not has_order(part, options) or set(own) != wanted:
         return memory_order(part, wanted)
-    orders = {n: tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors}
+    orders = {n: order_in_memory(part, n, wanted) for n in part.global_tensors}
     whole = {name: order for name, order in orders.items() if set(order) == wanted}
     others = sum(part.bytes_of(name) for name, order in whole.items() if order != own)
     return own if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)

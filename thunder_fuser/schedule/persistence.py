@@ -142,7 +142,31 @@ def _default_buffers(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buf
     seen = _nests_of_points(scheduled)
     inputs, others = _keepable(scheduled, seen)
     expensive = [p for p in others if with_expensive and _is_expensive(scheduled, p)]
-    return _buffers(scheduled, seen, [*inputs, *expensive])
+    return _buffers(scheduled, seen, [*inputs, *_ends(scheduled, seen, others, expensive)])
+
+
+def _ends(
+    scheduled: ScheduledFusion,
+    seen: dict[Point, set[int]],
+    others: Sequence[Point],
+    expensive: Sequence[Point],
+) -> Sequence[Point]:
+    """The values that later nests read of those computed from expensive ones, if they are no more:
+    the work between need not be done again either.
+
+    T1 = exp(T0); T2 = add(1.0, T1); T3 = mul(T4, T2); a later nest reads T3      ->  (T3,)
+    """
+    demand = scheduled.part.demand
+    first = {point: min(nests) for point, nests in seen.items()}
+    later = {
+        read for point, reads in demand.reads.items()
+        for read in reads if read in first and first.get(point, 0) > first[read]
+    }
+    found = [
+        point for point in others
+        if point in later and not set(expensive).isdisjoint(demand.reached([point]))
+    ]
+    return found if len(found) <= len(expensive) else expensive
 
 
 def _keepable(

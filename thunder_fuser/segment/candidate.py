@@ -49,11 +49,20 @@ def edge_bytes(facts: Facts, one: Candidate) -> int:
 
 
 def cost_of(facts: Facts, one: Candidate) -> float:
-    """Bytes read and stored, plus the bytes that memory moves in the time of the launch and of the
-    arithmetic."""
+    """Bytes read and stored, those of sectors that are moved in vain, and the bytes that memory
+    moves in the time of the launch and of the arithmetic."""
     depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
     work = sum(facts.work[at] for at in sorted(one.exprs)) * passes(len(depths))
-    return facts.target.launch_bytes + edge_bytes(facts, one) + work
+    return facts.target.launch_bytes + edge_bytes(facts, one) + crossed(facts, one) + work
+
+
+def crossed(facts: Facts, one: Candidate) -> int:
+    """The bytes of sectors that a segment with reductions moves in vain; see Crossing."""
+    if not facts.crossing.is_mixed:
+        return 0
+    patterns = {found for at in one.exprs if (found := facts.patterns[at]) is not None}
+    stored = {name: facts.bytes[name] for name in sorted(one.stores)}
+    return facts.crossing.price({**reads_of(facts, one), **stored}, patterns) if patterns else 0
 
 
 def passes(depths: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from thunder_fuser.analysis.crossing import SECTOR, Crossing
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
@@ -18,7 +19,6 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.target import Target
 
-SECTOR = 32  # bytes that memory gives at once: a single element costs as many
 _CALLED = (OpKind.EXTERNAL, OpKind.COMMUNICATION)
 _SCATTERED = ("take_along_axis", "gather")  # their reads are single elements
 _PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
@@ -35,6 +35,7 @@ class Facts:
         self.exprs = fusion.exprs
         self.number = {name: at for at, e in enumerate(self.exprs) for name in e.outputs}
         self.results = fusion.results
+        self.crossing = Crossing(self.parts.of(fusion.exprs), target)
         self._map: DomainMap = self.parts.domain_map
         self.axes: dict[str, Axes] = {
             name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
@@ -93,6 +94,12 @@ class Facts:
         return every
 
     # ---- expressions
+
+    def is_made_once(self, at: int) -> bool:
+        """True for a boundary, and for a copy that may be worth a kernel of its own: no other
+        segment computes it again."""
+        op = self.exprs[at].op
+        return op == "segment_set" or (op == "stride_order" and self.crossing.is_mixed)
 
     def is_plain(self, at: int) -> bool:
         """True if its axes alone tell schedulers enough: it is no scan, torch call, lookup or

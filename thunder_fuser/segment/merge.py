@@ -21,7 +21,7 @@ from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.acyclic import Order
 from thunder_fuser.segment.candidate import passes
-from thunder_fuser.segment.units import Summary, merged, stored_axes
+from thunder_fuser.segment.units import Summary, crossed, merged, stored_axes
 
 MOST_COARSENED = 32  # expressions of a coarse unit; merge_greedily joins those of longer chains
 CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
@@ -115,7 +115,8 @@ class _Walk:
             return None
         both = merged(self.facts, a, b)
         both.is_sound = True
-        return None if self.acceptance.refuses(both) else both
+        is_dear = crossed(self.facts, both) > self.facts.target.launch_bytes
+        return None if is_dear or self.acceptance.refuses(both) else both
 
 
 def _is_for(maker: Summary, reader: Summary) -> bool:
@@ -164,7 +165,15 @@ class Groups:
                 saved += size + self.facts.bytes[name] * (count == readers)
         # Later passes over the data compute half of the work again.
         alone = one.work * passes(len(one.depths)) + two.work * passes(len(two.depths))
-        return saved - ((one.work + two.work) * passes(len(one.depths | two.depths)) - alone)
+        saved -= (one.work + two.work) * passes(len(one.depths | two.depths)) - alone
+        return saved - self._crossed_more(one, two)
+
+    def _crossed_more(self, one: Summary, two: Summary) -> int:
+        """The bytes that both as one move in vain, and do not on their own."""
+        if not (self.facts.crossing.is_mixed and (one.patterns or two.patterns)):
+            return 0
+        both = merged(self.facts, one, two)
+        return crossed(self.facts, both) - crossed(self.facts, one) - crossed(self.facts, two)
 
     def join(self, a: int, b: int) -> bool:
         """Merges two groups if the result is acyclic and some scheduler takes it."""

@@ -13,6 +13,7 @@ refine, for a small plan: takes one step at a time, as long as one of these lowe
     copy      a reader computes a value itself: all producers, the cheap ones, or the last one
     read      a segment reads a value that another one stores anyway, instead of computing it
     pull      an expression that reads a value moves to the segment that computes it
+    apart     two segments become one, and a second one copies tensors into another memory order
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from thunder_fuser.segment.candidate import (
     Candidate,
     candidates_from,
     cost_of,
+    crossed,
     external,
     homes,
     live_exprs,
@@ -92,7 +94,8 @@ def _cost(facts: Facts, one: Candidate, have: Iterable[str], chain: Exprs) -> fl
     """The additional reads and work of a segment that computes a chain, in bytes."""
     new = (leaf for leaf in external(facts, chain) if leaf not in have)
     work = sum(facts.work[at] for at in sorted(chain - one.exprs))
-    return sum(facts.bytes[leaf] for leaf in new) + work
+    more = crossed(facts, Candidate(one.exprs | chain, one.stores)) - crossed(facts, one)
+    return sum(facts.bytes[leaf] for leaf in new) + work + more
 
 
 def _stored_chain(facts: Facts, home: Mapping[str, int], name: str) -> Exprs:
@@ -110,7 +113,7 @@ def _cheap_chain(facts: Facts, name: str) -> Exprs:
         at = facts.number.get(stack.pop())
         if at is None or at in chain:
             continue
-        if facts.exprs[at].row.is_cheap and facts.exprs[at].op != "segment_set":
+        if facts.exprs[at].row.is_cheap and not facts.is_made_once(at):
             chain.add(at)
             stack += facts.operands[at]
         if len(chain) > MAX_CHEAP:
@@ -188,13 +191,17 @@ def _in_order(facts: Facts, sets: Sets, home: Mapping[str, int]) -> list[int] | 
 def _steps(facts: Facts, candidates: Sequence[Candidate]) -> Iterator[Sets]:
     """The plans one step away."""
     sets, home = [one.exprs for one in candidates], homes(candidates)
+    copies = frozenset(filter(facts.is_made_once, range(len(facts.exprs))))
     edges = [
         (home[name], at, name)
         for at, exprs in enumerate(sets) for name in external(facts, exprs) if name in home
     ]
     for a in range(len(sets)):
         for b in range(a + 1, len(sets)):
-            yield _with(sets, {a: sets[a] | sets[b], b: frozenset()})
+            both = sets[a] | sets[b]
+            yield _with(sets, {a: both, b: frozenset()})
+            if both & copies and both - copies:
+                yield _with(sets, {a: both & copies, b: both - copies})
         readers = {at for maker, at, _ in edges if maker == a}
         if readers and len(sets[a]) <= MAX_COPIED:
             grown = {at: sets[at] | sets[a] for at in readers}

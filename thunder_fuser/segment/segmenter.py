@@ -7,7 +7,7 @@
 The cost of a plan, in bytes, adds up what its segments read and store, a price for each launch, and
 a price for arithmetic (candidate.py). Schedulers see every expression of a segment.
 
-1. One segment with everything is tried first.
+1. One segment with everything is tried first, and taken unless it reads across memory.
 2. Cheap producers are copied into their readers, which makes units (units.py).
 3. In a large fusion, a unit with a single reader is merged into it (merge.py, `coarsen`).
 4. Units merge while that saves bytes and some scheduler takes the result (merge.py). A small fusion
@@ -32,6 +32,7 @@ from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.candidate import (
     Candidate,
     candidates_from,
+    crossed,
     edge_bytes,
     external,
     homes,
@@ -62,7 +63,8 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
     whole = _whole(facts)
     if not whole.stores:
         return planned(acceptance, [], ())
-    if not acceptance.refusals(whole):
+    is_taken = not acceptance.refusals(whole)
+    if is_taken and crossed(facts, whole) <= target.launch_bytes:
         return planned(acceptance, [whole], ())
     units = units_of(facts)
     is_small = len(units) <= MOST_SEARCHED
@@ -75,6 +77,8 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
     candidates = recompute_cheap_edges(acceptance, plans[best])
     if is_small:
         candidates = refine(acceptance, candidates)
+    if is_taken and total(facts, [whole]) <= total(facts, candidates):
+        candidates = [whole]
     if any(acceptance.refusals(one) for one in candidates):
         candidates = one_by_one(acceptance)
     candidates = _ordered(acceptance, candidates)

@@ -51,8 +51,8 @@ def _shared_chains(facts: Facts) -> CheapChains:
     """The chain that computes each cheap value with several readers."""
     chains: dict[str, CheapChain] = {}
     for at, expr in enumerate(facts.exprs):
-        is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
-        if is_copied and not facts.is_number(at):
+        is_copied = expr.row.kind in _COPIED and expr.row.is_cheap
+        if is_copied and not (facts.is_number(at) or facts.is_made_once(at)):
             chain = _chain(facts, at, chains)
             if chain is None and not chains.keys().isdisjoint(facts.operands[at]):
                 chain = _chain(facts, at, {})
@@ -214,6 +214,15 @@ def _edges(
         if not stores[name]:
             del stores[name]
     return reads, stores, inner
+
+
+def crossed(facts: Facts, one: Summary) -> int:
+    """The bytes of sectors that it moves in vain; see Crossing."""
+    if not (one.patterns and facts.crossing.is_mixed):
+        return 0
+    read = {name: size for name, (size, _) in one.reads.items()}
+    stored = {name: facts.bytes[name] for name in one.stores}
+    return facts.crossing.price({**read, **stored}, one.patterns)
 
 
 def stored_axes(facts: Facts, one: Summary) -> set[Axes]:
