@@ -40,7 +40,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import AttrValue, Literal, Operand, OpRecord, names_of
+from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.presegment.rewrite import expand
 from thunder_fuser.presegment.simplify import remove_dead
 from thunder_fuser.schedule.axes import summed_order
@@ -187,10 +187,10 @@ class _Writer:
             self.add("cast", moved, dtype=DataType.Float)
         return [*self.made[:-1], replace(self.made[-1], outputs=(name,))]
 
-    def add(self, op: str, *operands: Operand | float, **attrs: AttrValue) -> str:
+    def add(self, op: str, *operands: str | float, **attrs: AttrValue) -> str:
         """Adds a record and returns the name of its result."""
         made = f"{self.one.record.outputs[0]}.about{len(self.made)}"
-        inputs = tuple(Literal.of(a) if isinstance(a, float) else a for a in operands)
+        inputs = tuple(a if isinstance(a, str) else Literal.of(a) for a in operands)
         self.made.append(OpRecord(op, inputs, (made,), tuple(attrs.items())))
         return made
 
@@ -243,9 +243,8 @@ class _Writer:
         run = self.one.run
         if self.rows % run == 0:
             return float(run)
-        at, step = Literal.of(0), Literal.of(1)
-        numbers = self.add("iota", at, step, length=self.runs, dtype=DataType.Int)
-        before = self.add("mul", self.add("cast", numbers, dtype=self.wide), float(run))
-        left = self.add("minimum", self.add("sub", float(self.rows), before), float(run))
+        numbers = self.add("iota", 0, 1, length=self.runs, dtype=DataType.Int)
+        left = self.add("sub", self.rows, self.add("mul", numbers, run))
+        left = self.add("cast", self.add("minimum", left, run), dtype=self.wide)
         flags = (False, *(True for _ in self.kept))
         return self.add("broadcast", left, is_broadcast_dim=flags)
