@@ -230,9 +230,10 @@ def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, 
 
 def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     columns, rows = found.kept_size, found.chunk or found.reduced_size
+    blocks = found.target.sm_count * rows // max(found.reduced_size, 1)  # of a run, for all SMs
     x = 32
-    while x > 8 and x * 4 > columns:
-        x //= 2  # few columns: several rows share a warp
+    while x > 8 and (x * 4 > columns or columns < x * blocks):
+        x //= 2  # few columns: several rows share a warp, and more blocks read them
     y = 256 // x
     while x * y < 1024 and y * 4 < rows:
         y *= 2
