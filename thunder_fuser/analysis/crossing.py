@@ -4,7 +4,7 @@
     T0: bf16[n, c, h, w]; T1: the same, channels last; T2 = sum(mul(T0, T1))
 
 Threads side by side read elements side by side, either of T0 or of T1. Of the other tensor each
-reads 2 bytes of a sector of its own, and memory gives 32. On an H100 this kernel took 72 us for 40
+reads 2 bytes of a sector of its own, and memory gives 32. On an H200 this kernel took 72 us for 40
 MiB, where a clone takes 8. A sum over (n, h, w) whose threads are side by side along c took 32 us
 for 60 MiB, where a clone takes 12: a thread's next steps find the rest of their sectors in the
 first-level cache. A copy in the other order moves the tensor twice and no more, for

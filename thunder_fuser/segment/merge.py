@@ -115,8 +115,8 @@ class _Walk:
             return None
         both = merged(self.facts, a, b)
         both.is_sound = True
-        is_dear = crossed(self.facts, both) > self.facts.target.launch_bytes
-        return None if is_dear or self.acceptance.refuses(both) else both
+        is_expensive = crossed(self.facts, both) > self.facts.target.launch_bytes
+        return None if is_expensive or self.acceptance.refuses(both) else both
 
 
 def _is_for(maker: Summary, reader: Summary) -> bool:
