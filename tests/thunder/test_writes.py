@@ -304,3 +304,18 @@ def test_state_that_is_only_written(jit: Any) -> None:
         x = torch.randn(4, 8)
         torch.testing.assert_close(jitted(x), theirs(x))
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize("shape", [(), (3,)], ids=str)
+def test_a_view_that_the_region_reads_too_is_a_view(jit: Any, shape: tuple[int, ...]) -> None:
+    """A region that writes one argument, and reads a view of another that the user gets."""
+
+    def function(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        c.add_(10)
+        wide = a.expand(2, *a.shape)
+        return wide, torch.fmin(wide, a)
+
+    jitted = jit(function, fuser_strict=True)
+    args = [torch.rand(shape), torch.rand(())]
+    check(jitted, function, *args)
+    assert jitted(*args)[0].data_ptr() == args[0].data_ptr()

@@ -146,7 +146,8 @@ class _Group:
         if not any(not isinstance(item, Region) and only(item, COPIES) for item in inside):
             return self._all
         leaves = [leaf for item in inside for leaf in _leaves(item)]
-        made = {proxy.name for leaf in leaves for proxy in makes(leaf)}
+        # A leaf may repeat a view that torch makes before: the user gets torch's.
+        made = {proxy.name for item in inside for proxy in made_by(item)}
         wanted = {name for name in made if self._last.get(name, -1) > self._end}
         wanted.update(proxy.name for item in behind for proxy in read_by(item))
         writes = _writes(leaves, self._arguments, wanted)
