@@ -82,6 +82,14 @@ def partly_written(h: torch.Tensor, w: torch.Tensor, order: torch.Tensor) -> tor
     return w.view(-1, 1)[back] * h.sum()
 
 
+def narrow(h: torch.Tensor, w: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """The numbers of an int8 may have wrapped around."""
+    order = torch.argsort(experts)
+    back = torch.empty_like(order, dtype=torch.int8)
+    back[order] = torch.arange(order.shape[0], dtype=torch.int8)
+    return (w.view(-1, 1) * 2.0)[back.long()] * h.sum()
+
+
 def written_later(h: torch.Tensor, w: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
     """The inverse is overwritten after it was computed: the backward needs it as it was."""
     order = torch.argsort(experts)
@@ -131,7 +139,7 @@ def test_rows_are_taken_back(function: Function, emulate: bool) -> None:
     assert scatters(jitted) == []
 
 
-@pytest.mark.parametrize("function", [any_rows, shifted, some_rows, partly_written])
+@pytest.mark.parametrize("function", [any_rows, shifted, some_rows, partly_written, narrow])
 def test_other_rows_are_scattered(function: Function) -> None:
     args = arguments()
     if function is any_rows:

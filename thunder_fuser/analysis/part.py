@@ -331,7 +331,7 @@ def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
 
 
 def demand_of(
-    part: Part, axes: Mapping[str, Scalar], settled: Callable[[Scalar], Scalar] = lambda at: at
+    part: Part, axes: Mapping[str, Scalar], settled: Callable[[Scalar], Scalar] | None = None
 ) -> Demand:
     """All points of the part, given the index of each axis class.
 
@@ -344,7 +344,9 @@ def demand_of(
     for expr in reversed(part.exprs):
         for point in list(wanted.get(expr.outputs[0], ())):
             found = _reads(part, point, axes)
-            reads[point] = tuple(replace(p, index=tuple(map(settled, p.index))) for p in found)
+            if settled is not None:
+                found = tuple(replace(p, index=tuple(map(settled, p.index))) for p in found)
+            reads[point] = found
             if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
                 operands[point.name] = reads[point][0]
             for read in reads[point]:

@@ -46,7 +46,8 @@ class Context:
         self.scheduled, self.part, self.carried = scheduled, scheduled.part, scheduled.carried
         self.is_cpu, self.repeatable = scheduled.target.is_cpu, scheduled.options.repeatable
         self.loops = loop_index(scheduled.axes, scheduled.transforms, self.part.chunked)
-        self.demand = demand_of(self.part, self.loops.index, self.loops.settled)
+        settled = self.loops.settled if self.loops.runs else None
+        self.demand = demand_of(self.part, self.loops.index, settled)
         self.home = ROW if self.carried else ROOT
         self._split_loops(loops_of(scheduled))
         self.threads = self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)

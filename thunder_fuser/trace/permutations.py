@@ -187,6 +187,8 @@ class _Facts:
         is_copy = bsym.sym.id in COPIES
         for operand, result in renamed_by(bsym):
             known = self.of.get(operand.name) if is_copy or operand.name in self.written else None
+            if known != _UNWRITTEN:
+                known = _converted(self, operand, result.dtype) if known else None
             inverse = self.inverses.get(operand.name)
             if isinstance(known, _Taken) and known.permutation.name == operand.name:
                 known = replace(known, permutation=result)
@@ -219,9 +221,9 @@ class _Facts:
         result, known = bsym.output, self.find(order)
         if self.find(counts) != _COUNTS or not isinstance(order, TensorProxy):
             return
-        if not result._shape == counts._shape == order._shape:
+        if not result._shape == counts._shape == order._shape or not _is_wide(result.dtype):
             return
-        if known is None and self.find(before) == _UNWRITTEN and order.dtype is dtypes.int64:
+        if known is None and self.find(before) == _UNWRITTEN and _is_wide(order.dtype):
             self.of[result.name] = _Taken(result, result._shape[0])
             self.inverted[result.name] = order
         elif isinstance(known, _Taken) and known.every == 1:
@@ -231,11 +233,6 @@ class _Facts:
     def _are_inverse(self, one: Proxy, other: Proxy) -> None:
         self.inverses[one.name] = other
         self.inverses[other.name] = one
-
-
-def _if_zero(facts: _Facts, a: Any, *_: Any, **__: Any) -> Fact:
-    """Of ops whose result is 0 or False where the first operand is."""
-    return _ZERO if facts.find(a) == _ZERO else None
 
 
 def _is_negative(facts: _Facts, a: Any, bound: Any = 0) -> Fact:
@@ -269,13 +266,20 @@ def _filled(facts: _Facts, shape: Any, fill_value: Any = None, **_: Any) -> Fact
     return facts.find(fill_value)
 
 
-def _counted(facts: _Facts, length: Any, start: Any = None, step: Any = None, **_: Any) -> Fact:
-    return _COUNTS if (start, step) == (0, 1) else None
+def _counted(
+    facts: _Facts, length: Any, *, start: Any, step: Any, dtype: Any, **_: Any
+) -> Fact:  # fmt: skip
+    return _COUNTS if (start, step) == (0, 1) and _is_wide(dtype) else None
 
 
 def _converted(facts: _Facts, a: Any, dtype: Any) -> Fact:
     known = facts.find(a)
-    return known if known == _ZERO or dtypes.to_strong_dtype(dtype) is dtypes.int64 else None
+    return known if known == _ZERO or _is_wide(dtype) else None
+
+
+def _is_wide(dtype: Any) -> bool:
+    """True for int64: in a narrower type, numbers may have wrapped around."""
+    return dtypes.to_strong_dtype(dtype) is dtypes.int64
 
 
 _RULES: Mapping[Any, Any] = {
