@@ -165,7 +165,7 @@ def test_images_stay_channels_last_through_a_group_norm(order: tuple[int, ...]) 
     jitted(torch.randn(2, 6, 4, 4))
     (region,) = (one.region for one in fusions_of(jitted) if not one.region.is_backward)
     images = {one.name for one in region.outputs if one.ndim == 4}
-    free = replace(region, unseen=dict.fromkeys(images, ""))
+    free = replace(region, unseen=dict.fromkeys(images, ()))
     (image,) = region.inputs[:1]
     found = orders_in(free, {image.name: order})
     is_last = order[1] == 0
@@ -177,7 +177,7 @@ def test_reshapes_of_others_lie_nowhere() -> None:
     jitted = jit(lambda x: (x.exp().reshape(2, 3, 2, 4) * 2).tanh().sum(1) + 1, strict=True)
     jitted(torch.randn(2, 3, 8))
     (region,) = (one.region for one in fusions_of(jitted))
-    free = replace(region, unseen={one.name: "" for one in region.outputs})
+    free = replace(region, unseen={one.name: () for one in region.outputs})
     assert not set(orders_in(free, {region.inputs[0].name: (2, 0, 1)})) & {
         leaf.output.name for leaf in region.leaves if leaf.output.ndim == 4
     }
@@ -253,3 +253,36 @@ def test_pointwise_results_lie_as_in_torch_for_views_and_writes(name: str) -> No
 def test_a_view_that_keeps_the_order() -> None:
     """As eager's, whether it lies so or not."""
     run(lambda x: x.exp().view(2, 3, 20), (last(*IMAGE),))
+
+
+class Projected(torch.nn.Module):
+    """Queries, keys and values of one product, as in a vision transformer: [2, 6, 16] -> same."""
+
+    def __init__(self, is_split: bool) -> None:
+        super().__init__()
+        self.is_split, self.qkv = is_split, torch.nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.qkv(x)
+        if self.is_split:
+            q, k, v = (one.view(2, 6, 2, 8) for one in rows.split(16, -1))
+        else:
+            q, k, v = rows.view(2, 6, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        return (q.sin() * k.cos()).tanh() * v
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_transposed_gradient_lies_as_its_reshape_needs_it(is_split: bool) -> None:
+    """[3, N, H, L, E] in memory as [N, L, 3, H, E], which merges without a copy."""
+    model, x = Projected(is_split), torch.randn(2, 6, 16, requires_grad=True)
+    jitted = jit(model, strict=True)
+    found = []
+    for one in (jitted, model):
+        model.zero_grad()
+        one(x).square().sum().backward()
+        found.append([x.grad, model.qkv.weight.grad, model.qkv.bias.grad])
+        x.grad = None
+    torch.testing.assert_close(*found)
+    made = (d for one in fusions_of(jitted) if one.region.is_backward for d in one.definitions)
+    orders = [r.attr("stride_order") for one in made for r in one if r.op == "add_output"]
+    assert ((2, 4, 1, 3, 0) in [order for order in orders if order]) == (not is_split)

@@ -70,7 +70,8 @@ class Region:
     donated: inputs that results may be written over; donated_if_freed: those that autograd kept,
     which results may overwrite if autograd is about to free them; see donation.py. row_major:
     outputs that are row-major for inputs in any order; see row_major.py.
-    unseen: the results whose strides the user never sees, each with its reader (unseen.py).
+    unseen: the results whose strides the user never sees, each with the stride order that its
+    reader wishes for, or () (unseen.py).
     writes: the inputs that it writes in place; its leaves contain the copies, see writes.py.
     where: file:line of the first of its ops that has one.
     """
@@ -83,7 +84,7 @@ class Region:
     exits: tuple[BoundSymbol, ...] = ()
     donated: tuple[str, ...] = ()
     donated_if_freed: tuple[str, ...] = ()
-    unseen: Mapping[str, str] = field(default_factory=dict)
+    unseen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     row_major: tuple[str, ...] = ()
     where: str = ""
     writes: tuple[Write, ...] = ()

@@ -9,11 +9,11 @@ it. A result has the order of its first operand of the same rank, if both have t
 results of cat and pad are contiguous, unless all operands are channels last. A view inside of a
 region has no memory yet, so results computed from it are contiguous.
 
-If the user never sees a result's strides (unseen.py), its order is free. If its operands differ, it
-is channels last if one of them is, else contiguous. If a product reads it, it is contiguous, for
-the product would copy it. Otherwise a transposed image in a transformer's residual stream would
-turn every layer's kernels into transposes. Channels-last images stay so through reshapes that split
-or merge their axes without a copy, as in a group norm: [N, G, C / G, H, W].
+If the user never sees a result's strides (unseen.py), its order is free: the one that its reader
+wishes for; else, if its operands differ, channels last if one of them is, else contiguous.
+Otherwise a transposed image in a transformer's residual stream would turn every layer's kernels
+into transposes. Channels-last images stay so through reshapes that split or merge their axes
+without a copy, as in a group norm: [N, G, C / G, H, W].
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads, ren
 
 Orders = Mapping[str, tuple[int, ...]]
 
-PRODUCT, ATTENTION = "product", "attention"
-HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
 _ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
 _OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
@@ -62,12 +60,10 @@ def orders_in(region: Region, inputs: Orders) -> Orders:
     """The stride orders of a region's results, for inputs with these; others are contiguous."""
     found = result_orders(region.leaves, inputs)
     free = result_orders(region.leaves, inputs, seen=False)
-    for name, reader in region.unseen.items():
+    for name, wish in region.unseen.items():
         found.pop(name, None)
-        if reader == ATTENTION:
-            found[name] = HEADS_INSIDE
-        elif reader != PRODUCT and name in free:
-            found[name] = free[name]
+        if order := wish or free.get(name):
+            found[name] = order
     return {name: order for name, order in found.items() if name not in region.row_major}
 
 

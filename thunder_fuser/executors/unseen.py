@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.channels_last import (
@@ -21,9 +21,11 @@ from thunder_fuser.executors.channels_last import (
     runs_last,
 )
 from thunder_fuser.executors.regions import Item, Region, read_by
-from thunder_fuser.executors.result_orders import ATTENTION, PRODUCT, origins
+from thunder_fuser.executors.result_orders import Orders, origins
+from thunder_fuser.ir.strides import reshaped_order, stride_order_of
 from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
+HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 IN_ORDER = "image_in_order_of_"  # the prefix of names of copies in eager's stride order
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
@@ -60,23 +62,57 @@ def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
 
 
 def with_unseen(items: Sequence[Item], seen: Set[str]) -> list[Item]:
-    """The items; each region notes its results whose strides the user never sees, with a reader.
+    """The items; each region notes its results whose strides the user never sees, and in which
+    stride order their readers wish them to lie.
 
-    The reader is the one that prefers an order: a product, else attention, else none.
+    A product or a reshape copies a tensor in another order; attention is faster with its own.
     """
     calls = [item for item in items if isinstance(item, BoundSymbol)]
-    readers = {
-        proxy.name: ATTENTION
-        for call in filter(_is_attention, calls) for proxy in reads(call)[:3]
-        if isinstance(proxy, TensorProxy) and proxy.ndim == 4
-    }  # fmt: skip
-    readers |= {proxy.name: PRODUCT for call in filter(is_product, calls) for proxy in reads(call)}
-    return [_told(item, seen, readers) if isinstance(item, Region) else item for item in items]
+    heads = (proxy for call in filter(_is_attention, calls) for proxy in reads(call)[:3])
+    operands = (proxy for call in filter(is_product, calls) for proxy in reads(call))
+    wishes = {
+        **{one.name: HEADS_INSIDE for one in heads if _rank_of(one) == 4},
+        **_merged(items),
+        **{one.name: (*range(_rank_of(one)),)[::-1] for one in operands},
+    }
+    return [_told(item, seen, wishes) if isinstance(item, Region) else item for item in items]
 
 
-def _told(region: Region, seen: Set[str], readers: Mapping[str, str]) -> Region:
+def _told(region: Region, seen: Set[str], wishes: Orders) -> Region:
     names = (out.name for out in region.outputs if out.name not in seen)
-    return replace(region, unseen={name: readers.get(name, "") for name in names})
+    return replace(region, unseen={name: wishes.get(name, ()) for name in names})
+
+
+def _rank_of(proxy: Proxy) -> int:
+    return proxy.ndim if isinstance(proxy, TensorProxy) else 0
+
+
+def _merged(items: Sequence[Item]) -> Orders:
+    """The orders in which torch reshapes transposed tensors without a copy.
+
+        t = permute(x, (1, 3, 0, 2, 4)); reshape(t, (N, L, 3 * H * E))      x: [3, N, H, L, E]
+    ->  x in memory as t: (2, 4, 1, 3, 0)
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    transposed: dict[str, BoundSymbol] = {}
+    for leaf in _run_by_torch(items):
+        if leaf.sym.id is PrimIDs.TRANSPOSE:
+            transposed[leaf.output.name] = leaf
+        elif leaf.sym.id is PrimIDs.RESHAPE and leaf.args[0].name in transposed:
+            source, axes = transposed[leaf.args[0].name].args
+            order = tuple(source.ndim - 1 - axis for axis in axes)
+            if reshaped_order(order, leaf.args[0]._shape, leaf.output._shape) is None:
+                found[source.name] = stride_order_of(axes)
+    return found
+
+
+def _run_by_torch(items: Sequence[Item]) -> Iterator[BoundSymbol]:
+    """The primitives of torch's calls, and of regions that are views."""
+    for item in items:
+        if not isinstance(item, Region):
+            yield from parts(item)
+        elif item.makes_views:
+            yield from item.leaves
 
 
 def _is_attention(item: BoundSymbol) -> bool:

@@ -226,7 +226,7 @@ def _joined(inside: Iterable[Item]) -> Region:
         first,
         bsyms=(), exits=(),
         donated=tuple(name for one in (first, *others) for name in one.donated),
-        unseen={name: reader for one in (first, *others) for name, reader in one.unseen.items()},
+        unseen={name: order for one in (first, *others) for name, order in one.unseen.items()},
         row_major=tuple(name for one in (first, *others) for name in one.row_major),
         where=next(filter(None, (one.where for one in (first, *others))), ""),
     )  # fmt: skip
