@@ -61,6 +61,41 @@ def test_a_group_norm_is_one_kernel(target: str) -> None:
     torch.testing.assert_close(mean.double(), x.double().mean((2, 3, 4), keepdim=True))
 
 
+def row_loss() -> FusionDefinition:
+    """log(sum(exp(x))) over the last axis of [2, 3, 40], with x cast before it is flattened."""
+    with FusionDefinition() as fd:
+        ops = fd.ops
+        x = fd.define_tensor(shape=[-1, -1, -1], contiguity=True, dtype=D.BFloat16)
+        flat = ops.reshape(ops.cast(x, D.Float), [6, 40])
+        most = ops.broadcast_in_dim(ops.max(flat, [1]), [6, 1], [0])
+        below = ops.sub(flat, ops.broadcast_in_dim(most, [6, 40], [0, 1]))
+        total = ops.broadcast_in_dim(ops.sum(ops.exp(below), [1]), [6, 1], [0])
+        fd.add_output(ops.add(ops.log(total), most))
+    return fd
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_statistics_that_are_broadcast_stay_with_their_rows(target: str) -> None:
+    x = torch.randn(2, 3, 40).bfloat16()
+    fd = row_loss()
+    assert [one.scheduler.name for one in fd.plan([x], target=target).segments] == ["persistent"]
+    (got,) = fd.execute([x], target=target)
+    want = x.double().flatten(0, 1).logsumexp(1, keepdim=True)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_broadcast_of_what_is_not_merged_stays() -> None:
+    with FusionDefinition() as fd:
+        x, bias = fd.from_pytorch(torch.randn(2, 3, 4)), fd.from_pytorch(torch.randn(4))
+        flat = fd.ops.reshape(x, [6, 4])
+        fd.add_output(fd.ops.sum(fd.ops.add(flat, fd.ops.broadcast_in_dim(bias, [6, 4], [1])), [1]))
+    args = [torch.randn(2, 3, 4), torch.randn(4)]
+    known = specialise(fd.fusion, input_keys(fd.fusion, tuple(args)))
+    fusion = run_passes(known, compile_options())
+    (one,) = (r for r in fusion.exprs if r.op == "broadcast_in_dim")
+    assert one.attr("shape") == (6, 4)
+
+
 @pytest.mark.parametrize("target", ["cpu", "emulator"])
 def test_a_group_norm_of_channels_last_images(target: str) -> None:
     """Its result lies as the image; one kernel all the same."""

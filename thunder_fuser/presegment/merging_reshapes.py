@@ -6,6 +6,10 @@
 
     T2 = reshape(T1, [8, 256, 64]); add_output(T2)    ->    add_output(T1, shape=[8, 256, 64])
 
+    T2 = reshape(T1: f32[4, 64, 99], [256, 99]); T3 = max(T2, dims=[1])
+    T4 = broadcast_in_dim(T3, [256, 99], [0]); T5 = sub(T2, T4)
+->  T3 = max(T1, dims=[2]); T4 = broadcast_in_dim(T3, [4, 64, 99], [0, 1]); T6 = sub(T1, T4)
+
 A kernel walks one set of axes. Reductions before and after a reshape have different axes, so they
 would be two kernels with a round trip through memory: the groups and the channels of a group norm,
 for example. The axes before a merge ("fine" axes) can describe the tensors after it too, and a
@@ -135,6 +139,8 @@ class _Mover:
             return self._reshape(record)
         if kind is OpKind.REDUCTION:
             is_moved = self._reduction(record)
+        elif record.op == "broadcast_in_dim":
+            is_moved = self._broadcast(record)
         else:
             is_like = kind is OpKind.POINTWISE or record.op == "set"  # `set`: of two equal results
             is_moved = is_like and self._pointwise(record)
@@ -239,6 +245,27 @@ class _Mover:
         made = self._made_fine(result, tuple(left))
         moved = replace(record, inputs=(one.fine,), outputs=(made,))
         self.records.append(with_attrs(moved, dims=fine_dims))
+        return True
+
+    def _broadcast(self, record: OpRecord) -> bool:
+        """broadcast_in_dim(x, [256, 1], [0])  ->  broadcast_in_dim(fine, [8, 32, 1], [0, 1])"""
+        (source,), (result,) = names_of(record), record.outputs
+        one, sizes = self._merged.get(source), self._sizes[result]
+        dims = record.ints("broadcast_dims")
+        if one is None or not sizes:
+            return False
+        groups = [*self.known.get(sizes, [(size,) for size in sizes])]
+        for axis, group in zip(dims, one.groups, strict=True):
+            if prod(group) == sizes[axis]:
+                groups[axis] = group
+            elif len(group) != len(groups[axis]):
+                return False
+        starts = list(accumulate(map(len, groups), initial=0))
+        fine_dims = tuple(at for axis in dims for at in range(starts[axis], starts[axis + 1]))
+        made = self._made_fine(result, tuple(groups))
+        moved = replace(record, inputs=(one.fine,), outputs=(made,))
+        shape = _fine_sizes(tuple(groups))
+        self.records.append(with_attrs(moved, shape=shape, broadcast_dims=fine_dims))
         return True
 
     def _argument(self, name: str) -> Merged | None:
