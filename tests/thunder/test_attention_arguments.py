@@ -7,6 +7,7 @@ import functools
 import operator
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import thunder
@@ -17,10 +18,13 @@ from helpers.exactness import assert_as_exact_as_eager, with_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thunder.core.langctxs import Languages, langctx
+from thunder.core.prims import PrimIDs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from thunder_fuser.executors.functions import index_masks
 from thunder_fuser.executors.functions.index_masks import kind_of
 from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.trace.proxies import parts
 
 LENGTH, KEYS = 5, 7
 
@@ -59,6 +63,19 @@ def _of(compare: Callable[[Any, Any], Any]) -> Mask:
     return lambda length, keys: compare(*rows_and_keys(length, keys))
 
 
+def of_positions(positions: Callable[[int], torch.Tensor]) -> Mask:
+    """The mask of transformers 5.x: keys of the same sequence, in a row of several, not after."""
+    def mask(length: int, keys: int) -> torch.Tensor:
+        position = positions(keys)[None].expand(2, -1)
+        packed = (torch.diff(position, prepend=position[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+        batch, (rows, columns) = torch.arange(2)[:, None, None, None], rows_and_keys(length, keys)
+        same = packed[batch, rows] == packed[batch, columns]
+        found = rows.new_ones((), dtype=torch.bool) & same.to(rows.device)
+        return found & (position[batch, columns] <= position[batch, rows])
+
+    return mask
+
+
 CAUSAL: dict[str, Mask] = {
     "keys <= rows": _of(lambda rows, keys: keys <= rows),
     "rows >= keys": _of(lambda rows, keys: rows >= keys),
@@ -70,11 +87,15 @@ CAUSAL: dict[str, Mask] = {
     "by steps": lambda n, m: torch.arange(0, 2 * m, 2)[None] <= torch.arange(0, 2 * n, 2)[:, None],
     "32 bits": lambda n, m: torch.arange(m).int()[None] <= torch.arange(n).int()[:, None],
     "sliced": lambda n, m: torch.arange(m + 3)[3:][None] - 3 <= torch.arange(n)[:, None],
+    "of transformers": of_positions(lambda keys: torch.arange(keys) + 0),
+    "tril": lambda n, m: torch.ones(n, m, dtype=torch.bool).tril(),
 }  # fmt: skip
 ALL: dict[str, Mask] = {
     "rows": lambda n, m: _of(lambda rows, keys: rows >= 0)(n, m).expand(2, -1, n, m),
     "keys": _of(lambda rows, keys: keys > -1),
     "of one row": lambda n, m: torch.arange(m)[None] >= 0,
+    "ones": lambda n, m: torch.ones(n, m, dtype=torch.bool),
+    "of bytes": lambda n, m: (torch.arange(m) + 200).to(torch.uint8) >= torch.full((n, 1), 200),
 }
 OTHERS: dict[str, Mask] = {
     "strictly": _of(lambda rows, keys: (keys < rows) | (keys == 0)),
@@ -83,7 +104,15 @@ OTHERS: dict[str, Mask] = {
     "of every second": _of(lambda rows, keys: 2 * keys <= rows),
     "of batches": lambda n, m: torch.arange(m) < torch.tensor([2, 4]).view(2, 1, 1, 1),
     "first rows": lambda n, m: (torch.arange(n) <= n)[:, None] & (torch.arange(m) < m - 1),
-    "of bytes": lambda n, m: (torch.arange(m) + 200).to(torch.uint8) >= torch.full((n, 1), 200),
+    "of bytes that wrap": lambda n, m: (
+        (torch.arange(m) + 252).to(torch.uint8) >= torch.full((n, 1), 252)
+    ),
+    "of packed sequences": of_positions(lambda keys: torch.arange(keys) % 3),
+    "of one batch": lambda n, m: (
+        (torch.arange(m) <= torch.arange(n)[:, None]) & (torch.arange(2).view(2, 1, 1, 1) == 0)
+        | (torch.arange(m) == 0)
+    ),
+    "random": lambda n, m: torch.rand(n, m) >= 0,
 }  # fmt: skip
 
 
@@ -122,6 +151,65 @@ def test_a_mask_that_is_written_is_read() -> None:
     assert forward.args[1] is not None
 
 
+def test_a_mask_of_an_argument_is_read() -> None:
+    def function(q: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(LENGTH) < counts[:, None, None, None]
+        return F.scaled_dot_product_attention(q, q, q, mask)
+
+    values = torch.randn(2, 3, LENGTH, 8), torch.tensor([LENGTH, LENGTH])
+    jitted = jit(function, strict=True)
+    torch.testing.assert_close(jitted(*values), function(*values))
+    assert called(jitted)[0].args[3] is not None
+
+
+def test_a_large_mask_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_masks, "_MOST_BYTES", LENGTH * LENGTH - 1)
+    forward, _ = check(*attended(CAUSAL["of two axes"]))
+    assert forward.args[1] is not None
+
+
+def test_layers_ask_about_their_mask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = mock.Mock(wraps=index_masks._computed)
+    monkeypatch.setattr(index_masks, "_computed", computed)
+
+    def function(q: torch.Tensor) -> torch.Tensor:
+        mask = CAUSAL["of transformers"](LENGTH, LENGTH)
+        for _ in range(3):
+            q = F.scaled_dot_product_attention(q * 2, q, q, mask)
+        return q
+
+    found = check(function, [torch.randn(2, 3, LENGTH, 8)])
+    assert [one.args[1] for one in found if one.sym.name == "attention_forward"] == [None] * 3
+    assert computed.call_count == 1
+
+
+def kind(mask: Callable[[], Any]) -> str | None:
+    """What is said of a mask that ltorch makes."""
+    asked: list[str | None] = []
+    thunder.trace()(langctx(Languages.TORCH)(lambda: asked.append(kind_of(mask()))))
+    return asked[0]
+
+
+on_cpu = functools.partial(ltorch.arange, device="cpu")
+
+
+def test_a_mask_without_elements_is_of_no_kind() -> None:
+    assert kind(lambda: (on_cpu(3)[None] <= on_cpu(3)[:, None])[:0]) is None
+
+
+def test_a_mask_is_computed_whatever_surrounds_the_call() -> None:
+    with FakeTensorMode(), torch.device("meta"), torch.inference_mode():
+        assert kind(lambda: on_cpu(3)[None] <= on_cpu(3)[:, None]) == index_masks.CAUSAL
+
+
+def test_random_numbers_are_not_drawn() -> None:
+    before = torch.get_rng_state()
+    how = {"device": "cpu", "dtype": torch.float32}
+    for draw in (ltorch.rand, ltorch.randn):
+        assert kind(functools.partial(lambda draw: draw(3, 3, **how) < 99, draw)) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_causal_mask_of_one_row_is_no_mask_of_all() -> None:
     """[1, S] is for all rows, whatever their number."""
     forward, _ = check(*attended(lambda n, m: torch.arange(m)[None] <= torch.arange(1)[:, None]))
@@ -139,7 +227,7 @@ SIDES = st.tuples(ATOMS, NUMBERS, NUMBERS)  # which, times, plus
 def test_what_is_said_of_a_mask_holds(
     one: Any, other: Any, compare: str, both: bool, third: Any
 ) -> None:
-    """Found by indices: the mask of all, or that of is_causal, and no other."""
+    """The mask of all, or that of is_causal, and no other."""
     def side(index: dict[str, Any], given: Any) -> Any:
         return index[given[0]] - index["rows"] * given[1] + given[2]
 
@@ -149,14 +237,92 @@ def test_what_is_said_of_a_mask_holds(
         found = COMPARE[compare](*made)
         return found & (side(index, third) >= 0) if both else found
 
-    asked: list[str | None] = []
-    on_cpu = functools.partial(ltorch.arange, device="cpu")
-    thunder.trace()(langctx(Languages.TORCH)(lambda: asked.append(kind_of(mask(on_cpu)))))
     real = mask(torch.arange)
-    if asked[0] == index_masks.ALL:
-        assert bool(real.all())
-    if asked[0] == index_masks.CAUSAL:
-        assert bool((real == torch.ones(LENGTH, LENGTH).tril()).all())
+    is_causal = bool((real == torch.ones(LENGTH, LENGTH).tril()).all())
+    wanted = index_masks.ALL if real.all() else index_masks.CAUSAL if is_causal else None
+    assert kind(lambda: mask(on_cpu)) == wanted
+
+
+# ------------------------------------------------------------------- masks of bools, converted
+
+
+def converted(jitted: Any) -> list[int]:
+    """How often each final trace makes what is added to the scores: -infinity or 0."""
+    return [
+        sum(PrimIDs.WHERE == one.sym.id for bsym in trace.bound_symbols for one in parts(bsym))
+        for trace in final_traces(jitted)
+    ]
+
+
+def layers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        q = F.scaled_dot_product_attention(q * 2, k, v, mask)
+    return q
+
+
+SHARED: dict[str, torch.Tensor] = {
+    "random": torch.rand(2, 1, LENGTH, KEYS, generator=torch.Generator().manual_seed(0)) > 0.5,
+    "no key for a row": torch.arange(LENGTH)[:, None] % 2 * torch.ones(KEYS) > 0,
+    "expanded": (torch.arange(KEYS) > 2).expand(LENGTH, KEYS),
+}
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("groups", (3, 1))
+@pytest.mark.parametrize("name", SHARED)
+def test_layers_share_one_converted_mask(name: str, groups: int, dtype: torch.dtype) -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if groups == 1:
+            k, v = (one.repeat_interleave(3, dim=1) for one in (k, v))
+        return layers(q, k, v, SHARED[name])
+
+    shapes = (2, 3, LENGTH, 8), (2, groups, KEYS, 8), (2, groups, KEYS, 8)
+    values = [torch.randn(shape).to(dtype) for shape in shapes]
+    jitted = jit(function, strict=True)
+    torch.testing.assert_close(jitted(*values), function(*values))
+    assert converted(jitted) == [1]
+    got, exact = with_gradients(jitted, values), [one.double() for one in values]
+    wanted = with_gradients(function, values), with_gradients(function, exact)
+    assert_as_exact_as_eager(got, *wanted)
+    assert converted(jitted) == [1, 0]
+
+
+def test_the_converted_mask_is_saved_once() -> None:
+    mask = torch.rand(2, 1, LENGTH, KEYS) > 0.3
+    values = [torch.randn(2, 3, size, 8).requires_grad_() for size in (LENGTH, KEYS, KEYS)]
+    saved: list[torch.Tensor] = []
+    jitted = jit(layers, strict=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        jitted(*values, mask)
+    assert [one.dtype for one in saved if one.shape == mask.shape] == [torch.float32]
+
+
+def test_a_mask_is_converted_to_each_type_of_queries() -> None:
+    mask = torch.rand(LENGTH, LENGTH) > 0.3
+
+    def function(q: torch.Tensor) -> torch.Tensor:
+        made = F.scaled_dot_product_attention(q * 2, q, q, mask)
+        q = q.bfloat16()
+        return made + F.scaled_dot_product_attention(q, q, q, mask)
+
+    values = [torch.randn(2, 3, LENGTH, 8)]
+    got, wanted = (with_gradients(one, values) for one in (jit(function, strict=True), function))
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2, equal_nan=True)
+
+
+def test_a_mask_in_checkpoints() -> None:
+    mask = SHARED["random"]
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def block(q: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q * 2, k, v, mask)
+
+        for _ in range(2):
+            q = block(torch.utils.checkpoint.checkpoint(block, q, use_reentrant=False))
+        return q
+
+    check(function, [torch.randn(2, 3, size, 8) for size in (LENGTH, KEYS, KEYS)])
 
 
 # ----------------------------------------------------------------------------- groups of heads

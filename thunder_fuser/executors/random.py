@@ -83,6 +83,7 @@ _STATELESS = {
     PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
     PrimIDs.RANDN: _stateless("random_normal", random.normal),
 }
+RANDOM = frozenset(_STATELESS)
 
 
 # -------------------------------------------------------------------------------------- the pass

@@ -29,7 +29,7 @@ from thunder.core.codeutils import SigInfo
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
-from thunder.executors.passes import transform_for_execution
+from thunder.executors import passes
 from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.regions import Region
@@ -40,9 +40,11 @@ Views = Callable[..., list[torch.Tensor]]
 
 
 def torch_function(region: Region, name: str) -> Callable[..., Any]:
-    """The region's primitives, each run by Thunder's torch executor."""
-    trace = _trace_of(region, name)
-    return transform_for_execution(trace, (torch_executor,)).python_callable()  # type: ignore[no-any-return]
+    """The region's primitives, each run by Thunder's torch executor, which keeps no value longer
+    than it is needed."""
+    # Not Thunder's function itself, for fast_passes.py replaces it.
+    trace = passes.transform_for_execution(_trace_of(region, name), (torch_executor,))
+    return passes.del_last_used(trace).python_callable()  # type: ignore[no-any-return]
 
 
 def _trace_of(region: Region, name: str) -> TraceCtx:

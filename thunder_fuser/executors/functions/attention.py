@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import thunder.torch as ltorch
 import torch
@@ -30,6 +31,7 @@ from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx, get_tracectx
 from thunder.core.transforms import sum_to
 from thunder.executors.sdpaex import sdpa_ex
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
@@ -39,12 +41,14 @@ from torch.nn.attention import SDPBackend
 from thunder_fuser.executors.functions.define import (
     Composite,
     Table,
+    as_type,
     compute_type,
     refuses_floats,
     refuses_tensors,
     wide,
 )
-from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of, producer
+from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of
+from thunder_fuser.executors.functions.producers import producer
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -65,10 +69,10 @@ def _forward(
 ) -> Any:
     if qkv[0].is_cuda:
         return _aten._scaled_dot_product_cudnn_attention(
-            *map(_rows, qkv), _added(mask, qkv[0]), True, 0.0, is_causal, scale=scale
+            *map(_rows, qkv), mask, True, 0.0, is_causal, scale=scale
         )[:2]
     return _aten._scaled_dot_product_flash_attention_for_cpu(
-        *map(_rows, qkv), 0.0, is_causal, attn_mask=_added(mask, qkv[0]), scale=scale
+        *map(_rows, qkv), 0.0, is_causal, attn_mask=mask, scale=scale
     )
 
 
@@ -79,25 +83,17 @@ def _backward(
     if gradient.is_cuda:
         lengths, seed = (qkv[0].shape[2], qkv[1].shape[2]), log_sums.new_empty((), dtype=torch.long)
         return _aten._scaled_dot_product_cudnn_attention_backward(
-            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, _added(mask, qkv[0]),
+            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, mask,
             None, None, *lengths, 0.0, is_causal, scale=scale,
         )  # fmt: skip
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal,
-        attn_mask=_added(mask, qkv[0]), scale=scale,
-    )  # fmt: skip
+        *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal, attn_mask=mask, scale=scale
+    )
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, copied if its rows are not contiguous: the kernels do not look at that stride."""
     return tensor if tensor.stride(-1) == 1 else tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _added(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """The mask that is added to the scores. A bool mask is saved as such, and converted twice."""
-    if mask is None or mask.dtype != torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
 
 
 attention_forward = KERNELS.register_operator(
@@ -132,17 +128,26 @@ class _Call:
             *self.tensors, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale
         )
 
+    def added(self) -> TensorProxy | None:
+        """What torch's kernels add to the scores: the mask, converted if it is of bools."""
+        is_bool = self.attn_mask is not None and not self.has_float_mask()
+        return _converted(self.attn_mask, self.query.dtype) if is_bool else self.attn_mask
+
+    def alone(self) -> Any:
+        """The result without gradients, for which torch chooses among more kernels."""
+        return replace(self, attn_mask=self.added()).of_thunder(attention_of_torch)
+
     def gradient(self) -> Any:
         """The result, with the gradients registered."""
         if not _on_cpu(self.query) and not self.fits_cudnn():
             return self.of_thunder(_CUDA.grad_transform)
-        mask, given = self.attn_mask, {"is_causal": self.is_causal, "scale": self.scale}
-        out, log_sums = attention_forward(self.tensors, mask, **given)
+        added, given = self.added(), {"is_causal": self.is_causal, "scale": self.scale}
+        out, log_sums = attention_forward(self.tensors, added, **given)
         gradient = prims.get_grad(out)
-        made = attention_backward(gradient, self.tensors, out, log_sums, mask, **given)
+        made = attention_backward(gradient, self.tensors, out, log_sums, added, **given)
         for tensor, its in zip(self.tensors, made, strict=True):
             prims.put_grad(tensor, its)
-        if mask is not None and dtypes.is_float_dtype(mask.dtype):
+        if (mask := self.attn_mask) is not None and self.has_float_mask():
             # It is not known here if this gradient is needed; if not, it becomes dead code.
             found = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
             prims.put_grad(mask, ltorch.to(found, mask.dtype))
@@ -248,6 +253,22 @@ class _Call:
         return None
 
 
+_CONVERTED: WeakKeyDictionary[TraceCtx, dict[tuple[str, dtypes.dtype], TensorProxy]]
+_CONVERTED = WeakKeyDictionary()
+
+
+def _converted(mask: TensorProxy, dtype: dtypes.dtype) -> TensorProxy:
+    """0 where the mask is True, -infinity elsewhere.
+
+    All layers of a model share one mask. A trace converts it once, and saves it once for the
+    backward: Thunder does not look for equal ops, and torch would convert it in every kernel.
+    """
+    known, key = _CONVERTED.setdefault(get_tracectx(), {}), (mask.name, dtype)
+    if key not in known:
+        known[key] = as_type(ltorch.where(mask, 0.0, -math.inf), dtype)
+    return known[key]
+
+
 def _like(tensor: TensorProxy, dtype: dtypes.dtype) -> torch.Tensor:
     sizes, device = tuple(map(int, tensor._shape)), tensor.device.device_str()
     return torch.empty(sizes, dtype=dtypes.to_torch_dtype(dtype), device=device)
@@ -260,7 +281,7 @@ def _on_cpu(tensor: TensorProxy) -> bool:
 def _grouped(*args: Any, **given: Any) -> Any:
     call = _Call(*args, **given)
     given = {"is_causal": call.is_causal, "scale": call.scale}
-    return attention_forward(call.tensors, call.attn_mask, **given)[0]
+    return attention_forward(call.tensors, call.added(), **given)[0]
 
 
 # While Thunder traces, attention() below chooses Thunder's symbol or this one.
@@ -341,7 +362,7 @@ def _repeated(tensor: TensorProxy, heads: int) -> Any:
 ATTENTION: Table = {
     "torch.nn.functional.scaled_dot_product_attention": Composite(
         lambda *args, **kwargs: _Call(*args, **kwargs).refuses(),
-        attention_of_torch,  # without gradients: torch chooses among more kernels
+        lambda *args, **kwargs: _Call(*args, **kwargs).alone(),
         lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
         rewrite=attention,
     ),
