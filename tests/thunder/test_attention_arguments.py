@@ -151,6 +151,32 @@ def test_a_mask_that_is_written_is_read() -> None:
     assert forward.args[1] is not None
 
 
+def test_a_mask_beside_what_is_written_is_known() -> None:
+    """A mixture of experts writes the inverse of its order in place before the next layer."""
+
+    def function(q: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(LENGTH)[None] <= torch.arange(LENGTH)[:, None]
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(LENGTH)
+        return F.scaled_dot_product_attention(q * 2, q, q, mask) * inverse.sum()
+
+    jitted = jit(function)
+    values = torch.randn(2, 3, LENGTH, 8), torch.randperm(LENGTH)
+    torch.testing.assert_close(jitted(*values), function(*values))
+    assert called(jitted)[0].kwargs["is_causal"]
+
+
+def test_a_mask_of_a_written_index_is_read() -> None:
+    def mask(length: int, keys: int) -> torch.Tensor:
+        columns = torch.arange(keys)
+        rows = columns.view(-1, 1)
+        columns[0] = 3
+        return torch.arange(keys)[None] <= rows[:length]
+
+    forward, _ = check(*attended(mask))
+    assert forward.args[1] is not None
+
+
 def test_a_mask_of_an_argument_is_read() -> None:
     def function(q: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         mask = torch.arange(LENGTH) < counts[:, None, None, None]

@@ -15,7 +15,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, get_tracectx
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.trace.proxies import COPIES, makes, parts
+from thunder_fuser.trace.proxies import makes, parts, shared_by, written_by
+from thunder_fuser.union_find import UnionFind
 
 
 @dataclass(slots=True)
@@ -25,39 +26,52 @@ class _Index:
     read: int = 0
     leaves: list[BoundSymbol] = field(default_factory=list)
     producers: dict[str, BoundSymbol] = field(default_factory=dict)
-    has_writes: bool = False
+    memory: UnionFind[str] = field(default_factory=UnionFind)
+    written: set[str] = field(default_factory=set)
 
     def extend(self, recorded: list[BoundSymbol]) -> None:
         for leaf in (leaf for bsym in recorded[self.read :] for leaf in parts(bsym)):
             self.leaves.append(leaf)
             self.producers.update({out.name: leaf for out in makes(leaf)})
-            self.has_writes |= leaf.sym.id in COPIES
+            writes = [*written_by(leaf)]
+            self.written.update(name for group in writes for name in group)
+            for first, *others in (group for group in (*writes, *shared_by(leaf)) if group):
+                for other in others:
+                    self.memory.join(first, other)
         self.read = len(recorded)
+
+    def keeps(self, name: str) -> bool:
+        """True if the tensor is made here, and its memory has not been written since."""
+        place = self.memory.find(name)
+        is_written = any(self.memory.find(one) == place for one in self.written)
+        return name in self.producers and not is_written
 
 
 _INDICES: WeakKeyDictionary[TraceCtx, _Index] = WeakKeyDictionary()
 
 
 def _index() -> _Index | None:
-    """The index of the trace. None inside of another symbol, and after the program has written in
-    place: a tensor may then hold other values than its primitive made."""
+    """The index of the trace; None inside of another symbol."""
     trace = get_tracectx()
     if len(trace.scopes) > 1:
         return None
     index = _INDICES.setdefault(trace, _Index())
     index.extend(trace.scopes[0])
-    return None if index.has_writes else index
+    return index
 
 
 def producer(tensor: TensorProxy) -> BoundSymbol | None:
-    """The primitive that made a tensor; None for an input, and where there is no index."""
+    """The primitive that made a tensor. None for an input, for a tensor that was written in place
+    since then, and inside of another symbol."""
     index = _index()
-    return None if index is None else index.producers.get(tensor.name)
+    return index.producers[tensor.name] if index and index.keeps(tensor.name) else None
 
 
 def region_of(tensor: TensorProxy) -> Region | None:
-    """All primitives that a tensor depends on; None for an input, and where there is no index."""
+    """All primitives that a tensor depends on; None where one of these has no `producer`."""
     index = _index()
     if index is None or tensor.name not in index.producers:
         return None
-    return Region(tuple(index.leaves), (), (), is_backward=False).narrowed([tensor.name])
+    region = Region(tuple(index.leaves), (), (), is_backward=False).narrowed([tensor.name])
+    made = (out.name for leaf in region.leaves for out in makes(leaf))
+    return region if all(map(index.keeps, made)) else None
