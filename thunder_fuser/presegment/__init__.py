@@ -8,6 +8,7 @@ from collections.abc import Callable
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify
+from thunder_fuser.presegment.compute_once import compute_once
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
@@ -49,11 +50,12 @@ PRESEGMENT: tuple[Pass, ...] = (
     remove_dead,
 )
 
-# These depend on how many blocks a device holds, and on the memory of a block.
+# These depend on how many blocks a device holds, on the memory of a block, and on prices.
 FOR_A_TARGET: tuple[TargetPass, ...] = (
     two_stage_reductions,
     in_one_order,
     rfactor,
+    compute_once,
     one_pass_variance,
 )
 

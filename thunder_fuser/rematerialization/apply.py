@@ -26,11 +26,13 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.ir.op_schema import Op as OpRow
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
+from thunder_fuser.rematerialization.repeats import repeats_of
 from thunder_fuser.trace.memory import written_in_place
 from thunder_fuser.trace.op import Op, read_elsewhere, with_what_they_view
 from thunder_fuser.trace.prepared import Prepared, check
@@ -120,6 +122,7 @@ class _Reader:
         by_torch = [op for op in ops if op.in_backward and not op.is_fusible and not op.is_return]
         read_by_torch = {name for op in by_torch for name in op.read_names}
         self.stored_again = with_what_they_view(ops, returned | read_by_torch)
+        self.repeats = repeats_of(ops)
 
     def operation(self, op: Op) -> Operation:
         """The facts about one op."""
@@ -130,7 +133,14 @@ class _Reader:
             sum(map(_operations, op.leaves)),
             self._refusal(op),
             op.region,
+            sum(map(self._repeated, op.leaves)),
         )
+
+    def _repeated(self, leaf: BoundSymbol) -> int:
+        """The arithmetic beyond the first time, for a result that a kernel computes repeatedly."""
+        row = _row(leaf)
+        times = max((self.repeats.get(out.name, 1) for out in makes(leaf)), default=1)
+        return 0 if row is None or not is_costly(row) else (times - 1) * _operations(leaf)
 
     def _value(self, out: Proxy, op: Op) -> Value:
         tags = {

@@ -44,7 +44,7 @@ _STEPS = 24  # of the search for a budget
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bytes and operations (in the units of Cost) a second.
+    """Bytes and operations (in the units of Cost) a second; launch: the seconds of a launch.
 
     A kernel that waits for memory computes meanwhile. Half of what the arithmetic units could do in
     that time is assumed to be free for recomputing; the kernel's own work takes the other half.
@@ -52,14 +52,15 @@ class Machine:
 
     bytes: float
     operations: float
+    launch: float
 
     @staticmethod
     def of(target: Target) -> Machine:
         """The rates of a device. A CPU counts as two cores, which saturate its memory: a policy
         must not depend on the number of cores."""
-        if target.is_cpu:
-            return Machine(target.bandwidth_bytes_per_s, 2 * 3e9 * (target.simd_bytes // 4))
-        return Machine(target.bandwidth_bytes_per_s, 1.7e9 * 128 * target.sm_count)
+        on_cpu, on_gpu = 2 * 3e9 * (target.simd_bytes // 4), 1.7e9 * 128 * target.sm_count
+        operations = on_cpu if target.is_cpu else on_gpu
+        return Machine(target.bandwidth_bytes_per_s, operations, target.launch_seconds)
 
     def time(self, cost: Cost) -> int:
         """Femtoseconds in kernels that wait for memory."""
@@ -80,7 +81,8 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation of the forward. refusal: why it is never recomputed, or empty; region: the
-    number of its region, None if torch runs it."""
+    number of its region, None if torch runs it; repeated: the arithmetic of computing its results
+    more than once, where the backward broadcasts them."""
 
     name: str
     inputs: tuple[str, ...]
@@ -88,6 +90,7 @@ class Operation:
     operations: int = 0
     refusal: str = ""
     region: int | None = None
+    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -148,12 +151,6 @@ class _Found:
     time: int
 
 
-def _cost(op: Operation) -> Cost:
-    """The cost of recomputing it: its arithmetic, and the write of results that torch reads."""
-    written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
-    return Cost(written, op.operations)
-
-
 class _Problem:
     """The choices of one policy; each cut weighs bytes against time in its own way."""
 
@@ -193,18 +190,25 @@ class _Problem:
         times = 1 if STORED in value.tags else 2
         return self.machine.time(Cost(times * value.bytes))
 
+    def _cost(self, op: Operation) -> Cost:
+        """The cost of recomputing it: its arithmetic, and the write of results that torch reads."""
+        written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
+        # To keep a value may take the forward one more kernel.
+        is_often = op.repeated > self.machine.launch * self.machine.operations
+        return Cost(written, op.operations + is_often * op.repeated)
+
     def _choice(self, op: Operation, tags: Mapping[str, Tags]) -> Choice:
         """The choice for all results of an operation at once: one to be kept keeps all."""
         if op.refusal:
             return KEEP
-        cost = _cost(op)
+        cost = self._cost(op)
         said = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
         return KEEP if KEEP in said else RECOMPUTE if RECOMPUTE in said else FREE
 
     def _solve(self, byte: int, femtosecond: int) -> _Found:
         cut = minimum_cut(self._graph(byte, femtosecond))
         kept = [self.facts.values[name] for name in cut.kept]
-        spent = sum(self.machine.time(_cost(self.facts.operations[at])) for at in cut.again)
+        spent = sum(self.machine.time(self._cost(self.facts.operations[at])) for at in cut.again)
         spent += sum(map(self.time_to_keep, kept))
         return _Found(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
 
@@ -217,7 +221,7 @@ class _Problem:
         forced = 1 + sum(keeping.values())
         nodes = []
         for op, choice in zip(self.facts.operations, self.choices, strict=True):
-            price = femtosecond * self.machine.time(_cost(op)) if choice is FREE else 0
+            price = femtosecond * self.machine.time(self._cost(op)) if choice is FREE else 0
             outputs = tuple(value.name for value in op.outputs)
             nodes.append(Node(op.inputs, outputs, None if choice is KEEP else price))
             if choice is RECOMPUTE:

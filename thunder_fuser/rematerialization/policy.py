@@ -44,7 +44,8 @@ RANDOM = "random"  # random numbers, which follow from a seed
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of recomputing a value. moved: bytes written and read; operations: arithmetic for
-    all elements, in the units of ir/op_table.py (an addition is 1, an exponential 8)."""
+    all elements, in the units of ir/op_table.py (an addition is 1, an exponential 8), and as often
+    as the backward's kernels compute each."""
 
     moved: int = 0
     operations: int = 0

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expensive values that are broadcast get a kernel of their own, where that pays.
+
+    T1 = cos(T0: [1, 1, t, d]);                  T2 = mul(T1, T3: [b, h, t, d])
+->  T4 = cos(T0);         T1 = segment_set(T4);  T2 = mul(T1, T3)
+
+A kernel over [b, h, t, d] would compute the cosines b*h times. A kernel over [t, d] computes each
+once and stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from thunder_fuser.analysis.repeats import is_costly, outer_repeats
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.shapes import normalise_axes
+from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.target import Target
+
+_INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
+
+
+def compute_once(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+    """The fusion with boundaries behind such values; they share one kernel, so one launch."""
+    if not any(is_costly(expr.row) for expr in fusion.exprs):
+        return fusion
+    savings = {
+        fusion.producer[name]: _saving(fusion, name, times, target)
+        for name, times in _broadcast(fusion).items()
+    }
+    stored = [expr for expr, saving in savings.items() if saving > 0]
+    if sum(savings[expr] for expr in stored) <= target.launch_bytes:
+        return fusion
+    return expand(fusion, {expr: _stored(expr) for expr in stored})
+
+
+def _stored(record: OpRecord) -> list[OpRecord]:
+    """The record and a boundary behind it, which has its name."""
+    (name,) = record.outputs
+    made = replace(record, outputs=(f"{name}.once",))
+    return [made, OpRecord("segment_set", made.outputs, (name,))]
+
+
+def _saving(fusion: Fusion, name: str, times: int, target: Target) -> float:
+    """The bytes that memory moves in the time that is saved, without those of a store and a load.
+
+    A value that depends on a reduction saves nothing: the loop that reduces computes it once.
+    """
+    chain = _chain(fusion, name)
+    if any(expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN) for expr in chain):
+        return 0.0
+    work = sum(_elements(fusion, e.outputs[0]) * e.row.cost for e in chain if is_costly(e.row))
+    moved = 2 * _elements(fusion, name) * fusion.tensors[name].dtype.bytes
+    return work * (times - 1) / target.ops_per_byte - moved
+
+
+def _elements(fusion: Fusion, name: str) -> int:
+    return prod(fusion.tensors[name].sizes)
+
+
+def _chain(fusion: Fusion, name: str) -> set[OpRecord]:
+    """What a kernel that reads the value would compute for it, up to boundaries, lookups and
+    reductions."""
+    found: set[OpRecord] = set()
+    stack = [name]
+    while stack:
+        expr = fusion.producer.get(stack.pop())
+        if expr is not None and expr not in found:
+            found.add(expr)
+            stack += names_of(expr) if _is_inlined(expr) else ()
+    return found
+
+
+def _is_inlined(expr: OpRecord) -> bool:
+    return expr.row.kind in _INLINED and expr.op != "segment_set"
+
+
+def _broadcast(fusion: Fusion) -> dict[str, int]:
+    """{value that is broadcast: how often a kernel that reads it computes each element}"""
+    times: dict[str, int] = {}
+    found: list[str] = []
+    for expr in reversed(fusion.exprs):
+        here = times.get(expr.outputs[0], 1)
+        for name in names_of(expr) if _is_inlined(expr) else ():
+            repeats = _repeats(fusion, expr, name)
+            times[name] = max(times.get(name, 1), here * repeats)
+            if repeats > 1 and name in fusion.producer:
+                found.append(name)
+    return {name: times[name] for name in found}
+
+
+def _repeats(fusion: Fusion, expr: OpRecord, name: str) -> int:
+    """How often each element of an operand is read in a loop over the result's elements."""
+    own, wanted = fusion.tensors[name].sizes, fusion.tensors[expr.outputs[0]].sizes
+    if expr.op == "broadcast_in_dim":
+        dims = normalise_axes(expr.attr("broadcast_dims"), len(wanted), expr.op)
+        at = dict(zip(dims, own, strict=True))
+        own = tuple(at.get(axis, 1) for axis in range(len(wanted)))
+    is_aligned = expr.row.kind is OpKind.POINTWISE or expr.op in ("broadcast_in_dim", "expand")
+    return outer_repeats(own, wanted) if own and is_aligned else 1
