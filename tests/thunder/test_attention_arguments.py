@@ -161,7 +161,7 @@ def test_a_mask_beside_what_is_written_is_known() -> None:
         return F.scaled_dot_product_attention(q * 2, q, q, mask) * inverse.sum()
 
     jitted = jit(function)
-    values = torch.randn(2, 3, LENGTH, 8), torch.randperm(LENGTH)
+    values = torch.randn(2, 3, LENGTH, 8, requires_grad=True), torch.randperm(LENGTH)
     torch.testing.assert_close(jitted(*values), function(*values))
     assert called(jitted)[0].kwargs["is_causal"]
 

@@ -32,12 +32,12 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
-from thunder_fuser.rematerialization.repeats import repeats_of
 from thunder_fuser.trace.memory import written_in_place
 from thunder_fuser.trace.op import Op, read_elsewhere, with_what_they_view
 from thunder_fuser.trace.prepared import Prepared, check
 from thunder_fuser.trace.proxies import VIEWS, bytes_of, elements_of, makes, reads
 from thunder_fuser.trace.repeat import Repeater
+from thunder_fuser.trace.repeats import repeats_of
 
 _DRAWN = frozenset({"random_uniform", "random_normal", PrimIDs.UNIFORM_PHILOX})
 _STATEFUL = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})
