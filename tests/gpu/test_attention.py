@@ -127,7 +127,5 @@ def test_masks(name: str, groups: int) -> None:
     got = with_gradients(jitted, made)
     exact = with_gradients(exactly, [one.double() for one in made])
     assert_as_exact_as_eager(got, with_gradients(exactly, made), exact)
-    # Without groups and gradients it is torch's own call, which on Hopper may give a row without a
-    # key another value.
-    wanted = run if groups == 8 else exactly
-    torch.testing.assert_close(jitted(*made), wanted(*made), atol=2e-2, rtol=2e-2)
+    # Eager torch, which gives its kernels bools, may have another value for a row without a key.
+    torch.testing.assert_close(jitted(*made), exactly(*made), atol=2e-2, rtol=2e-2)

@@ -43,8 +43,8 @@ def result_orders(
     inputs: without numbers, and without tensors that were expanded along an axis. seen: the orders
     of eager torch; if False, a value whose operands differ may have another one.
     """
-    if all(order == tuple(sorted(order, reverse=True)) for order in inputs.values()):
-        return {}  # all are contiguous
+    if all(map(_is_row_major, inputs.values())):
+        return {}
     known = dict(inputs)
     for leaf in leaves:
         for made in makes(leaf):
@@ -64,7 +64,15 @@ def orders_in(region: Region, inputs: Orders) -> Orders:
         found.pop(name, None)
         if order := wish or free.get(name):
             found[name] = order
-    return {name: order for name, order in found.items() if name not in region.row_major}
+    return {
+        name: order
+        for name, order in found.items()
+        if name not in region.row_major and not _is_row_major(order)
+    }
+
+
+def _is_row_major(order: tuple[int, ...]) -> bool:
+    return order == tuple(sorted(order, reverse=True))
 
 
 def _order_of_mixed(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
