@@ -6,8 +6,13 @@ from __future__ import annotations
 import torch
 
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.values import Tensor
+from thunder_fuser.options import compile_options
+from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 Graph = tuple[FusionDefinition, list[torch.Tensor]]
@@ -17,6 +22,13 @@ def rows(*shape: int, dtype: DataType = DataType.Float) -> tuple[FusionDefinitio
     """A definition with one dense input of these sizes, symbolic."""
     fd = FusionDefinition()
     return fd, fd.define_tensor(shape=[-1] * len(shape), contiguity=True, dtype=dtype)
+
+
+def after_passes(graph: Graph) -> Fusion:
+    """The fusion for its arguments, after the passes that depend on no target."""
+    fd, values = graph
+    known = specialise(fd.fusion, input_keys(fd.fusion, tuple(values)))
+    return run_passes(known, compile_options())
 
 
 def meta(*shape: int, dtype: DataType = DataType.Float) -> torch.Tensor:

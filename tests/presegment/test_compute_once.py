@@ -9,17 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.cases import rand
-from helpers.graphs import Graph
+from helpers.graphs import Graph, after_passes
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.options import compile_options, options
-from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.compute_once import compute_once
-from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
@@ -115,17 +111,11 @@ KEEPS = {
 }  # fmt: skip
 
 
-def known(graph: Graph) -> Fusion:
-    fd, values = graph
-    keys = input_keys(fd.fusion, tuple(values))
-    return run_passes(specialise(fd.fusion, keys), compile_options())
-
-
 @pytest.mark.parametrize("repeatable", [False, True])
 @pytest.mark.parametrize("name", FIRES)
 def test_fires(name: str, repeatable: bool) -> None:
     with options(repeatable=repeatable):
-        before, chosen = known(FIRES[name]()), compile_options()
+        before, chosen = after_passes(FIRES[name]()), compile_options()
         after = verify(compute_once(before, H200, chosen))
         stored = [expr for expr in after.exprs if expr.op == "segment_set"]
         assert len(stored) == (2 if name == "rotary" else 1)
@@ -135,7 +125,7 @@ def test_fires(name: str, repeatable: bool) -> None:
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_keeps(name: str) -> None:
-    before = known(KEEPS[name]())
+    before = after_passes(KEEPS[name]())
     assert compute_once(before, H200, compile_options()) is before
 
 

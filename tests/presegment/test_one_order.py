@@ -10,17 +10,13 @@ import pytest
 import torch
 from conftest import Golden
 from helpers.cases import rand
-from helpers.graphs import Graph
+from helpers.graphs import Graph, after_passes
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.options import compile_options, options
-from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.one_order import in_one_order
-from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
@@ -101,17 +97,11 @@ FIRES = {"squares": squares, "of channels": of_channels, "through a reshape": th
 KEEPS = {"alike": alike, "small": small, "few channels": few_channels, "pointwise": pointwise}
 
 
-def known(graph: Graph) -> Fusion:
-    fd, values = graph
-    keys = input_keys(fd.fusion, tuple(values))
-    return run_passes(specialise(fd.fusion, keys), compile_options())
-
-
 @pytest.mark.parametrize("repeatable", [False, True])
 @pytest.mark.parametrize("name", FIRES)
 def test_fires(name: str, repeatable: bool) -> None:
     with options(repeatable=repeatable):
-        chosen, before = compile_options(), known(FIRES[name]())
+        chosen, before = compile_options(), after_passes(FIRES[name]())
         after = verify(in_one_order(before, H200, chosen))
         (copy,) = [expr for expr in after.exprs if expr.op == "stride_order"]
         assert len(after.exprs) == len(before.exprs) + 1
@@ -121,13 +111,13 @@ def test_fires(name: str, repeatable: bool) -> None:
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_keeps(name: str) -> None:
-    before = known(KEEPS[name]())
+    before = after_passes(KEEPS[name]())
     assert in_one_order(before, H200, compile_options()) is before
 
 
 @pytest.mark.parametrize("name", FIRES)
 def test_a_cpu_needs_no_copy(name: str) -> None:
-    before = known(FIRES[name]())
+    before = after_passes(FIRES[name]())
     assert in_one_order(before, CPU, compile_options()) is before
 
 

@@ -166,6 +166,18 @@ def test_a_mask_beside_what_is_written_is_known() -> None:
     assert called(jitted)[0].kwargs["is_causal"]
 
 
+def test_keys_that_are_overwritten_stay_repeated() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        own = k * 2
+        repeated = own[:, :, None].expand(2, 2, 3, LENGTH, 8).reshape(2, 6, LENGTH, 8)
+        own.mul_(0.5)
+        return F.scaled_dot_product_attention(q, repeated, repeated) + own.sum()
+
+    values = torch.randn(2, 6, LENGTH, 8, requires_grad=True), torch.randn(2, 2, LENGTH, 8)
+    jitted = jit(function)
+    torch.testing.assert_close(jitted(*values), function(*values))
+
+
 def test_a_mask_of_a_written_index_is_read() -> None:
     def mask(length: int, keys: int) -> torch.Tensor:
         columns = torch.arange(keys)
