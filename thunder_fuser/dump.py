@@ -120,6 +120,17 @@ def new_folder(root: Path) -> Path:
     return folder
 
 
+def new_file(root: Path, name: str) -> Path:
+    """Makes the first of these files that `root` does not have. name: has {} for the number."""
+    for number in count():
+        path = root / name.format(number)
+        with suppress(FileExistsError):  # another process may have taken the number
+            root.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+            break
+    return path
+
+
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
     """Writes each text under its name."""
     for name, text in texts.items():

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import thunder
 import torch
 from helpers.meshes import as_rank
-from helpers.plan_texts import recorded_plans
 from helpers.plan_traces import TRACES, GatedMlp, Traced, sequence_parallel
 from thunder.distributed import ddp, fsdp
 
@@ -23,7 +23,7 @@ Transformed = Callable[..., Any]
 
 
 def plan_text(
-    monkeypatch: pytest.MonkeyPatch, traced: Traced, transform: Transformed = lambda module: module
+    dump: Path, traced: Traced, transform: Transformed = lambda module: module
 ) -> str:
     """The plans of a call: of the forward and the backward together."""
 
@@ -31,20 +31,18 @@ def plan_text(
         fusion = define(definition)
         return lambda *args: evaluate(fusion, args)
 
+    options = {**traced.options, "fuser_dump": str(dump)}
     executor = ThunderFuser("plans", evaluated)
-    with recorded_plans(monkeypatch) as plans:
-        function = transform(thunder.jit(traced.function, executors=[executor], **traced.options))
-        function(*traced.args)
+    transform(thunder.jit(traced.function, executors=[executor], **options))(*traced.args)
+    plans = sorted(dump.glob("plan_*.txt"))
     assert plans, "nothing was compiled"
-    return "\n".join(map(str, plans))
+    return "\n".join(plan.read_text("utf-8") for plan in plans)
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_plan(
-    name: str, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], None]
-) -> None:
+def test_plan(name: str, tmp_path: Path, golden: Callable[[str], None]) -> None:
     torch.manual_seed(1)
-    golden(plan_text(monkeypatch, TRACES[name]()))
+    golden(plan_text(tmp_path, TRACES[name]()))
 
 
 def sharded(module: Any) -> Any:
@@ -53,17 +51,20 @@ def sharded(module: Any) -> Any:
 
 @pytest.mark.parametrize("transform", [ddp, sharded], ids=["ddp", "fsdp"])
 def test_plan_of_parallel_data(
-    transform: Transformed, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], None]
+    transform: Transformed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Callable[[str], None],
 ) -> None:
     torch.manual_seed(1)
     monkeypatch.setenv("LOCAL_RANK", "0")
     with as_rank(0, 2):
-        golden(plan_text(monkeypatch, Traced(GatedMlp(), (torch.randn(4, 16),)), transform))
+        golden(plan_text(tmp_path, Traced(GatedMlp(), (torch.randn(4, 16),)), transform))
 
 
 @pytest.mark.parametrize("overlap", ["never", "always"])
 def test_plan_of_products_with_collectives(
-    overlap: str, monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], None]
+    overlap: str, tmp_path: Path, golden: Callable[[str], None]
 ) -> None:
     torch.manual_seed(1)
     params = MultiDeviceParams().with_(lower={"overlap": overlap})
@@ -71,4 +72,4 @@ def test_plan_of_products_with_collectives(
     args = tuple(torch.randn(shape, requires_grad=True) for shape in shapes)
     with as_rank(0, 2):
         traced = Traced(sequence_parallel, args, {"fuser_multi_device": params})
-        golden(plan_text(monkeypatch, traced))
+        golden(plan_text(tmp_path, traced))

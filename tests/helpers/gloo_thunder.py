@@ -22,7 +22,7 @@ from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.cuda_graphs import why_on_host
-from thunder_fuser.executors.overlap import _calls, _Finder
+from thunder_fuser.executors.overlap import Finder, _calls
 from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 
@@ -154,7 +154,7 @@ def check_hidden_collectives() -> None:
     """In the backward the gradient of the weight runs beside the sum: left to Thunder's passes,
     unless somebody asks. In the forward nothing does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Finder, "_is_plain", lambda self, one: True)  # as on a GPU
+        patch.setattr(Finder, "_is_plain", lambda self, one: True)  # as on a GPU
         _check_tensor_parallel("auto", backend="process_group")
 
 

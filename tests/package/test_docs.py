@@ -32,8 +32,9 @@ from thunder_fuser.compiler import emit, plan_segments, schedule
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.functions import TABLES
 from thunder_fuser.executors.functions.define import Composite
-from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
-from thunder_fuser.executors.regions import claim
+from thunder_fuser.executors.pipeline import TRACE_PASSES, read_trace
+from thunder_fuser.executors.regions.claim import claim
+from thunder_fuser.executors.regions.plan import NO_MEMORY
 from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
@@ -46,7 +47,7 @@ from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import CPU, H200, Target
-from thunder_fuser.trace.prepared import run
+from thunder_fuser.trace.passes import run_passes as run_trace_passes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
@@ -318,10 +319,13 @@ def test_examples_in_docstrings() -> None:
 TOUR = {
     one.__name__: one
     for one in (
-        torch, thunder, read_trace, compile_options, run, claim, layout_of, record_region,
+        torch, thunder, read_trace, compile_options, claim, layout_of, record_region,
         FusionCache, plan_segments, input_keys, schedule, emit,
     )
-} | {"CPU": CPU, "TRACE_PASSES": TRACE_PASSES, "ltorch": ltorch}
+} | {
+    "CPU": CPU, "TRACE_PASSES": TRACE_PASSES, "NO_MEMORY": NO_MEMORY, "ltorch": ltorch,
+    "run_passes": run_trace_passes,
+}  # fmt: skip
 
 
 def test_the_tour_runs() -> None:

@@ -101,9 +101,9 @@ def test_a_block_has_a_region_for_each_norm() -> None:
     block = Block().bfloat16()
     jitted = jit(block, strict=True)
     jitted(image(torch.bfloat16, 2, 6, 4, 4))
-    forward = [one.region for one in fusions_of(jitted) if not one.region.is_backward]
-    assert [len(one.writes) for one in forward] == [3, 3]
-    wide = [p for one in forward for p in one.outputs if p.ndim == 4 and p.dtype.bytes > 2]
+    forward = [one for one in fusions_of(jitted) if not one.region.is_backward]
+    assert [len(one.memory.writes) for one in forward] == [3, 3]
+    wide = [p for one in forward for p in one.region.outputs if p.ndim == 4 and p.dtype.bytes > 2]
     assert not wide
 
 

@@ -17,7 +17,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of, jit
+from thunder_fuser.executors.traces import Jitted, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
 
 SIZES = (12, 16)
@@ -35,10 +35,9 @@ def loss(x: Any, w: Any) -> Any:
 
 def donated(jitted: Jitted) -> tuple[int, int]:
     """How many inputs of regions are donated: always, and where they are freed."""
-    regions = [one.region for one in fusions_of(jitted)]
-    return (
-        sum(len(one.donated) for one in regions), sum(len(one.donated_if_freed) for one in regions)
-    )  # fmt: skip
+    memory = [fusion.memory for fusion in fusions_of(jitted)]
+    freed = (len(each.donated_if_freed) for each in memory)
+    return sum(len(each.donated) for each in memory), sum(freed)
 
 
 def overwritten(jitted: Jitted) -> list[bool]:
@@ -215,7 +214,7 @@ def test_the_last_of_two_readers() -> None:
     values = arguments(gradients=False)
     jitted = jit(twice, strict=True)
     assert_same(jitted(*values), twice(*values))
-    first, second = (one.region for one in fusions_of(jitted))
+    first, second = (one.memory for one in fusions_of(jitted))
     assert not first.donated and len(second.donated) == 1
 
 
@@ -237,7 +236,7 @@ def test_regions_of_a_forward_with_a_backward_get_nothing() -> None:
     values = arguments()
     jitted = jit(loss, strict=True)
     gradients(jitted, values)
-    forward = [one for one in claims_of(jitted).regions if not one.is_backward]
+    forward = [one.memory for one in fusions_of(jitted) if not one.region.is_backward]
     assert forward and not any(one.donated or one.donated_if_freed for one in forward)
 
 

@@ -5,7 +5,7 @@ tests/helpers/steps.py."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,8 +23,10 @@ from benchmarks.compile_time.layers import residual as stream
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
-from thunder_fuser.executors.regions import Region, claim
+from thunder_fuser.executors.pipeline import TRACE_PASSES, read_trace
+from thunder_fuser.executors.regions.claim import Formed, claim
+from thunder_fuser.executors.regions.plan import NO_MEMORY
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
 from thunder_fuser.executors.translate import layout_of, record_region
@@ -37,8 +39,9 @@ from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.simplify import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.target import CPU
+from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.prepared import run
+from thunder_fuser.trace.passes import run_passes as run_trace_passes
 from thunder_fuser.trace.split_regions import MIN_OPS, partition
 
 Layer = Callable[[TensorProxy, TensorProxy], TensorProxy]
@@ -94,25 +97,25 @@ def traced(layer: Layer, depth: int) -> TraceCtx:
     return trace
 
 
-def partitioned(trace: TraceCtx) -> tuple[Op, ...]:
-    return partition(read_trace(trace, CPU, compile_options())).ops
+def partitioned(trace: TraceCtx) -> DataFlow:
+    return partition(read_trace(trace, CPU, compile_options())).flow
 
 
-def computing(layer: Layer, depth: int) -> tuple[Op, ...]:
+def computing(layer: Layer, depth: int) -> Sequence[Op]:
     """Without the arguments and the return."""
-    return partitioned(traced(layer, depth))[1 + depth : -1]
+    return partitioned(traced(layer, depth)).ops[1 + depth : -1]
 
 
 def whole(layer: Layer, depth: int) -> Region:
     """All of it as one region, longer than any that is claimed."""
     ops = computing(layer, depth)
-    return Region.of(ops, [ops[-1].makes[0].name])
+    return Formed.of(ops, [ops[-1].makes[0].name]).region
 
 
 def definition(region: Region) -> Definition:
     tensors = [torch.empty(one.shape, dtype=torch.bfloat16) for one in region.inputs]
     layouts = [layout_of(tensor) for tensor in tensors]
-    return record_region(region, layouts)
+    return record_region(region, NO_MEMORY, layouts)
 
 
 # ------------------------------------------------------------------------------------- the trace
@@ -121,8 +124,8 @@ def definition(region: Region) -> Definition:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_claiming(layer: Layer) -> None:
     def make(depth: int) -> Callable[[], Any]:
-        ops = partitioned(traced(layer, depth))
-        return lambda: claim(ops)
+        ops = partitioned(traced(layer, depth)).ops
+        return lambda: claim(DataFlow(ops))
 
     assert growth(make, 80) < LINEAR
 
@@ -131,7 +134,7 @@ def test_claiming(layer: Layer) -> None:
 def test_the_passes_over_a_trace(layer: Layer) -> None:
     def make(depth: int) -> Callable[[], Any]:
         prepared = read_trace(traced(layer, depth), CPU, compile_options())
-        return lambda: run(TRACE_PASSES, prepared)
+        return lambda: run_trace_passes(TRACE_PASSES, prepared)
 
     assert growth(make, 80) < LINEAR
 
@@ -176,7 +179,7 @@ def test_forming_a_region() -> None:
     def make(depth: int) -> Callable[[], Any]:
         ops = computing(residual, depth)
         wanted = [ops[-1].makes[0].name]
-        return lambda: Region.of(ops, wanted)
+        return lambda: Formed.of(ops, wanted)
 
     assert growth(make, 80) < LINEAR
 
@@ -292,8 +295,8 @@ def regions_of(layer: Layer, depth: int) -> list[Region]:
 @pytest.mark.parametrize("layer", [residual, reduced])
 @pytest.mark.parametrize("depth", [5, 64, 131])
 def test_regions_are_bounded_and_keep_every_primitive(layer: Layer, depth: int) -> None:
-    regions = regions_of(layer, depth)
-    sizes = [sum(1 for bsym in region.bsyms for _ in leaves_of(bsym)) for region in regions]
+    outside = claim(partitioned(traced(layer, depth))).outside.values()
+    sizes = [sum(1 for bsym in each.unfused for _ in leaves_of(bsym)) for each in outside]
     assert sum(sizes) == len(list(computing(layer, depth)))
     assert all(MIN_OPS <= size <= 2 * MIN_OPS for size in sizes[:-1]) and sizes[-1] <= 2 * MIN_OPS
 

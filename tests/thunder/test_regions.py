@@ -18,14 +18,22 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder_fuser import target
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.executors.passes import read_trace
-from thunder_fuser.executors.regions import Claims, Region, check_in_place, claim
+from thunder_fuser.executors.pipeline import read_trace
+from thunder_fuser.executors.regions.claim import Claims, claim
+from thunder_fuser.executors.regions.plan import Plan, PlanOptions
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.regions.stale_reads import refuse_stale_reads
+from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.options import compile_options
+from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.memory import leave_written_views
-from thunder_fuser.trace.prepared import run
+from thunder_fuser.trace.passes import Pass, run_passes
 from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.split_regions import partition
 
+CHECKED = PlanOptions(
+    donation=True, checks_reads=True, prefix="thunderFusion", lower=LowerParams(), executor=None
+)
 CPU, GPU0, GPU1 = devices.cpu, devices.Device("cuda:0"), devices.Device("cuda:1")
 
 
@@ -44,7 +52,8 @@ def traced(build: Callable[[], Any]) -> TraceCtx:
 def claims_of_trace(trace: TraceCtx) -> Claims:
     """The claims of a trace, its regions found without rewriting it."""
     passes = (leave_written_views, reorder_matmuls, partition)
-    return claim(run(passes, read_trace(trace, target.CPU, compile_options())).ops)
+    prepared = run_passes([*map(Pass, passes)], read_trace(trace, target.CPU, compile_options()))
+    return claim(prepared.flow)
 
 
 def claimed(build: Callable[[], Any]) -> Claims:
@@ -116,7 +125,7 @@ def test_a_view_that_both_sides_use_is_made_by_both() -> None:
     (region,) = claims.regions
     assert [leaf.sym.name for leaf in region.leaves] == ["sum", "broadcast_in_dim", "exp"]
     assert [tuple(out.shape) for out in region.outputs] == [(4,), (4, 8)]
-    assert [leaf.sym.name for leaf in region.exits] == ["broadcast_in_dim"]
+    assert [leaf.sym.name for leaf in claims.outside[region.number].exits] == ["broadcast_in_dim"]
 
 
 def test_views_outside_that_a_region_reads_are_repeated_in_it() -> None:
@@ -259,7 +268,7 @@ def test_reading_what_was_written_in_place_is_an_error() -> None:
     trace = traced(build)
     claims = claims_of_trace(trace)
     with pytest.raises(AliasError) as caught:
-        check_in_place(claims.items, "thunderFusion")
+        refuse_stale_reads(Plan(trace, DataFlow(()), claims.items, CHECKED))
     copy = next(bsym for bsym in trace.bound_symbols if bsym.sym.id is PrimIDs.COPY_)
     names = [copy.flat_proxy_args[1].name, copy.flat_proxy_args[0].name, "thunderFusion1"]
     assert all(name in str(caught.value) for name in names)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from thunder_fuser.executors import channels_last
 from thunder_fuser.executors.functions import kernels
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.traces import fusions_of, jit
 
 SIZES = (2, 8, 6, 8)
 
@@ -153,8 +153,8 @@ def test_a_norm_does_not_write_another_order(norm: bool) -> None:
         check([jitted(image)], [model(image)])
     claims = fuser.last_claims
     assert claims is not None and len(names(last_traces(jitted)[-1], "image_in_order")) == 1
-    *_, region = claims.regions
-    assert len(region.row_major) == (not norm)
+    *_, fusion = fusions_of(jitted)
+    assert len(fusion.memory.row_major) == (not norm)
 
 
 def in_order(model: Any, image: torch.Tensor) -> tuple[list[str], list[str]]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.result_orders import orders_in
 from thunder_fuser.executors.traces import fusions_of, jit
 
@@ -165,9 +165,9 @@ def test_images_stay_channels_last_through_a_group_norm(order: tuple[int, ...]) 
     jitted(torch.randn(2, 6, 4, 4))
     (region,) = (one.region for one in fusions_of(jitted) if not one.region.is_backward)
     images = {one.name for one in region.outputs if one.ndim == 4}
-    free = replace(region, unseen=dict.fromkeys(images, ()))
+    free = RegionMemory(hidden=dict.fromkeys(images, ()))
     (image,) = region.inputs[:1]
-    found = orders_in(free, {image.name: order})
+    found = orders_in(region, free, {image.name: order})
     is_last = order[1] == 0
     assert images and all((found.get(name) == order) == is_last for name in images)
 
@@ -177,8 +177,8 @@ def test_reshapes_of_others_lie_nowhere() -> None:
     jitted = jit(lambda x: (x.exp().reshape(2, 3, 2, 4) * 2).tanh().sum(1) + 1, strict=True)
     jitted(torch.randn(2, 3, 8))
     (region,) = (one.region for one in fusions_of(jitted))
-    free = replace(region, unseen={one.name: () for one in region.outputs})
-    assert not set(orders_in(free, {region.inputs[0].name: (2, 0, 1)})) & {
+    free = RegionMemory(hidden={output.name: () for output in region.outputs})
+    assert not set(orders_in(region, free, {region.inputs[0].name: (2, 0, 1)})) & {
         leaf.output.name for leaf in region.leaves if leaf.output.ndim == 4
     }
 

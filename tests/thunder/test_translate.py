@@ -11,8 +11,9 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import FloatProxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.passes import read_trace
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.pipeline import read_trace
+from thunder_fuser.executors.regions.claim import Formed
+from thunder_fuser.executors.regions.plan import NO_MEMORY
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.executors.translate import Layout, TypedRecorder, layout_of, record_region
 from thunder_fuser.ir.build import define
@@ -30,8 +31,8 @@ def text_of(build: Any, *layouts: Layout | None) -> list[str]:
     with tracectx(trace):
         result = build()
     ops = read_trace(trace, CPU, compile_options()).ops
-    region = Region.of(ops, [result.name])
-    definition = record_region(region, layouts)
+    region, _ = Formed.of(ops, [result.name])
+    definition = record_region(region, NO_MEMORY, layouts)
     define(definition)
     return [line.strip() for line in definition_text(definition).splitlines()[1:]]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from thunder_fuser import fuser
 from thunder_fuser.executors import fuser as of_fuser
+from thunder_fuser.executors.pipeline import read_trace
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.trace.functionalize import functionalize
 from thunder_fuser.trace.prepared import Prepared
@@ -26,13 +27,12 @@ def prepared(monkeypatch: pytest.MonkeyPatch, function: Function, *args: Any) ->
     """The trace as it comes to the passes."""
     found: list[Prepared] = []
 
-    def run(passes: Any, before: Prepared) -> Prepared:
-        found.append(before)
-        return passes_of_all(passes, before)
+    def read(*args: Any) -> Prepared:
+        found.append(read_trace(*args))
+        return found[-1]
 
-    passes_of_all = of_fuser.run
     with monkeypatch.context() as patch:
-        patch.setattr(of_fuser, "run", run)
+        patch.setattr(of_fuser, "read_trace", read)
         jit(function)(*args)
     return found[0]
 

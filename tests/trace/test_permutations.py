@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thunder_fuser.executors.passes import TRACE_PASSES
+from thunder_fuser.executors.pipeline import TRACE_PASSES
 from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.trace.passes import Pass
 from thunder_fuser.trace.permutations import take_in_old_order
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import parts
@@ -192,7 +193,9 @@ def test_once_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append((once, take_in_old_order(once)))
         return once
 
-    changed = tuple(both if one is take_in_old_order else one for one in TRACE_PASSES)
+    changed = tuple(
+        Pass(both) if each.run is take_in_old_order else each for each in TRACE_PASSES
+    )
     monkeypatch.setattr("thunder_fuser.executors.fuser.TRACE_PASSES", changed)
     gradients(jit(mixture, strict=True), arguments())
     assert seen and all(once.ops == again.ops for once, again in seen)

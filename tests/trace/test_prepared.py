@@ -16,10 +16,11 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
+from thunder_fuser.executors.pipeline import TRACE_PASSES, read_trace
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
-from thunder_fuser.trace.prepared import Pass, Prepared, run
+from thunder_fuser.trace.passes import Pass, run_passes
+from thunder_fuser.trace.prepared import Prepared
 
 
 def function(x: Any, w: Any) -> Any:
@@ -61,8 +62,8 @@ def test_what_is_written_and_what_shares_memory() -> None:
 
 def test_twice_is_once() -> None:
     """The passes have nothing to do in a trace that they have prepared, but number its regions."""
-    once = run(TRACE_PASSES, prepared())
-    twice = run(TRACE_PASSES, once)
+    once = run_passes(TRACE_PASSES, prepared())
+    twice = run_passes(TRACE_PASSES, once)
     assert [op.bsym for op in twice.ops] == [op.bsym for op in once.ops]
     assert [op.region for op in twice.ops] == [op.region for op in once.ops]
 
@@ -101,6 +102,6 @@ def return_less(given: Prepared) -> Prepared:
         (return_less, "other results"),
     ],
 )
-def test_a_broken_pass_is_named(broken: Pass, message: str) -> None:
+def test_a_broken_pass_is_named(broken: Callable[[Prepared], Prepared], message: str) -> None:
     with pytest.raises(VerifyError, match=f"{broken.__name__}(.|\n)*{message}"):
-        run((broken,), prepared())
+        run_passes((Pass(broken),), prepared())

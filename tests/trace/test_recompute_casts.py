@@ -11,7 +11,7 @@ import thunder
 import torch
 from helpers.cases import rand
 
-from thunder_fuser.executors.passes import read_trace
+from thunder_fuser.executors.pipeline import read_trace
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU

@@ -14,78 +14,33 @@ wrong guess costs a compilation. An error in a job is raised by the call that ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from thunder.common import CompileData
-from thunder.core import dtypes, proxies
 from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
-from thunder.core.prims import OpTags
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.pytree import tree_iter, tree_map
-from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.callables import RegionCallable, callable_of
-from thunder_fuser.executors.channels_last import FORMATS, is_changed, is_convolution, laid_by
-from thunder_fuser.executors.functions import attention
-from thunder_fuser.executors.regions import Item, Region, only
-from thunder_fuser.executors.source_lines import data_of
-from thunder_fuser.executors.support import leaves_of
-from thunder_fuser.executors.translate import layout_of, orders_of_results
-from thunder_fuser.executors.types import data_type
-from thunder_fuser.executors.without_kernel import view_function, views_for
+from thunder_fuser.executors.regions.plan import NO_MEMORY
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.stride_orders.simulate import (
+    Values,
+    arguments_of,
+    results_of,
+    value_of,
+)
 from thunder_fuser.host.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.presegment.specialise import InputKey
-from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, overwritten, reads
+from thunder_fuser.trace.proxies import makes, reads
 
 Job = Callable[[], object]
 Prepared = tuple[Hashable, Job]  # (a key that equal jobs share, the job)
 Prepare = Callable[[Definition, Sequence[Any], torch.device], Prepared | None]
-Values = dict[str, Any]  # meta tensors and numbers, by the names of their proxies
-
-# Executors whose functions call aten operators, each of which torch can run on meta tensors.
-_OWN = (TORCH_KERNELS, attention.KERNELS.name)
-_TORCH = (torch, torch.nn.functional)
-_ALIGNMENT = 16  # no kernel asks for more bytes, so none asks for more elements
-_META = torch.device("meta")
-
-# {compilation: {id of a proxy's history: (the history, the meta tensor)}}
-_NOTED: WeakKeyDictionary[CompileData, dict[int, tuple[Any, torch.Tensor]]] = WeakKeyDictionary()
-
-
-def note_layouts(executor: str) -> None:
-    """From now on, notes the layouts of the arguments of functions jitted with this executor."""
-    of_thunder = proxies.tensorproxy
-
-    def tensorproxy(tensor: Any, /, *, name: str | None, history: Any = None) -> TensorProxy:
-        data = data_of(executor)
-        if data is not None and history is not None and type(tensor) in _PLAIN:
-            _NOTED.setdefault(data, {})[id(history)] = history, _as_meta(tensor)
-        return of_thunder(tensor, name=name, history=history)
-
-    proxies.tensorproxy = tensorproxy
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A meta tensor of the same layout and alignment; contiguous for one without strides."""
-    if tensor.layout is not torch.strided:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
-    sizes, strides = tensor.shape, tensor.stride()
-    offset = tensor.storage_offset() % _ALIGNMENT
-    steps = zip(sizes, strides, strict=True)
-    length = offset + 1 + sum(max(size - 1, 0) * stride for size, stride in steps)
-    whole = torch.empty(length, dtype=tensor.dtype, device=_META)
-    return whole.as_strided(sizes, strides, offset)
 
 
 def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
@@ -93,12 +48,10 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
 
     There is none either for a trace transformed by hand, outside thunder.jit: nobody may call it.
     """
-    data = get_compile_data()
-    noted = _NOTED.pop(data, {}) if data is not None else {}
+    values = arguments_of(trace, forget=True)
     made = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
-    if data is None or not all(map(_is_sized, made)):
+    if get_compile_data() is None or not all(map(_is_sized, made)):
         return []
-    values = _arguments(trace, noted)
     jobs: dict[Hashable, Job] = {}
     for bsym in trace.bound_symbols:
         for proxy in reads(bsym):
@@ -109,20 +62,6 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
         for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
             values.setdefault(proxy.name, value)  # unpacked arguments are known already
     return [*jobs.values()]
-
-
-def arguments_of(trace: TraceCtx) -> Values:
-    """The arguments of the traced call as meta tensors; contiguous if no layout was noted."""
-    data = get_compile_data()
-    return _arguments(trace, _NOTED.get(data, {}) if data is not None else {})
-
-
-def _arguments(trace: TraceCtx, noted: Mapping[int, tuple[Any, torch.Tensor]]) -> Values:
-    found: Values = {}
-    for proxy in trace.args or ():
-        _, tensor = noted.get(id(proxy.history), (None, None))
-        found[proxy.name] = value_of(proxy) if tensor is None else tensor
-    return found
 
 
 def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
@@ -166,7 +105,10 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
     """A guess at the results of a call; contiguous tensors if nothing is known."""
     made = makes(bsym)
     try:
-        found = results_of(bsym if one is None else one.region, values)
+        if one is None:
+            found = results_of(bsym, NO_MEMORY, values)
+        else:
+            found = results_of(one.region, one.memory, values)
     except Exception:  # torch cannot run it on meta tensors
         found = []
     shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
@@ -174,79 +116,3 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
         return [*map(value_of, made)]
     tensors = (value for value in found if isinstance(value, torch.Tensor))
     return [next(tensors) if isinstance(one, TensorProxy) else value_of(one) for one in made]
-
-
-def results_of(item: Item, values: Values) -> list[Any]:
-    """The results of an item for meta tensors; none if torch cannot tell. values: those of all
-    operands."""
-    made = _of_region(item, values) if isinstance(item, Region) else _of_torch(item, values)
-    return [*made]
-
-
-def _of_region(region: Region, values: Values) -> Sequence[torch.Tensor]:
-    """The results of a region: views of its operands, or in the orders of its definition."""
-    args = [values[proxy.name] for proxy in region.inputs]
-    views = view_function(region) if region.makes_views else None
-    if views is None and region.moves_only:
-        views = views_for(region, args)
-    if views is not None:
-        return views(*args)
-    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
-    orders = orders_of_results(region, layouts)
-    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
-
-
-def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
-    """The results of a call of torch."""
-    read = list({proxy.name: proxy for proxy in reads(bsym)}.values())
-    if only(bsym, VIEWS):
-        region = Region(tuple(leaves_of(bsym)), tuple(read), tuple(makes(bsym)), is_backward=False)
-        yield from view_function(region)(*(values[proxy.name] for proxy in read))
-    elif bsym.sym.id in FENCES:
-        yield from (values[proxy.name] for proxy in read)
-    elif written := [*overwritten(bsym)]:
-        yield from (values[proxy.name] for proxy in written)
-    elif (function := _function_of(bsym)) is not None:
-        args, kwargs = tree_map(
-            lambda one: values[one.name] if isinstance(one, Proxy) else one,
-            (bsym.args, bsym.kwargs),
-        )
-        is_last = is_convolution(bsym) and (
-            is_changed(bsym) or any(_is_channels_last(values[one.name]) for one in laid_by(bsym))
-        )
-        made = tree_iter(function(*args, **kwargs))
-        yield from map(_as_channels_last, made) if is_last else made
-
-
-def _is_channels_last(value: Any) -> bool:
-    """True for channels-last images. One among the operands makes a convolution's result channels
-    last, but torch forgets this on the meta device."""
-    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
-    return bool(layout and value.is_contiguous(memory_format=layout) and not value.is_contiguous())
-
-
-def _as_channels_last(value: Any) -> Any:
-    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
-    return value.contiguous(memory_format=layout) if layout else value
-
-
-def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
-    """The function that Thunder will call, if torch can run it on meta tensors without effects."""
-    symbol = bsym.sym
-    if symbol.executor is None or has_tags(bsym, {OpTags.RANDOM_OP}):
-        return None
-    if symbol.executor.name in _OWN:
-        return bsym._call_ctx[symbol.name]  # type: ignore[no-any-return]
-    return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
-
-
-def value_of(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
-    """A meta tensor in this stride order, or the number (0 if it is not known yet)."""
-    if isinstance(proxy, TensorProxy):
-        own = data_type(proxy.dtype)
-        dtype = dtypes.to_torch_dtype(proxy.dtype) if own is None else to_torch_dtype(own)
-        strides = contiguous_strides(proxy._shape, order)
-        return torch.empty_strided(proxy._shape, strides, dtype=dtype, device=_META)
-    if isinstance(proxy, NumberProxy):
-        return proxy.python_type() if proxy.value is None else proxy.value
-    return None

@@ -24,9 +24,10 @@ from thunder_fuser.errors import (
     OptionError,
 )
 from thunder_fuser.executors.announce import line_of_the_call
-from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions.donation import may_be_freed
+from thunder_fuser.executors.regions.plan import RegionMemory
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import (
     Layout,
@@ -61,18 +62,20 @@ class RegionCallable:
 
     __slots__ = (
         "__weakref__", "_compile", "_expected", "_freeing", "_given", "_keeping", "call", "context",
-        "definitions", "fallbacks", "name", "on_mesh", "one_by_one", "place", "region",
+        "definitions", "fallbacks", "memory", "name", "on_mesh", "one_by_one", "place", "region",
     )
 
     def __init__(
         self,
         name: str,
         region: Region,
+        memory: RegionMemory,
         compile_region: Compile,
         given: Mapping[str, Value],
+        *,
         place: str = "a region",
     ) -> None:
-        self.name, self.region, self.place = name, region, place
+        self.name, self.region, self.memory, self.place = name, region, memory, place
         self.definitions: tuple[Definition, ...] = ()
         self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
@@ -85,11 +88,11 @@ class RegionCallable:
         self._keeping: Any = None
         self._freeing: Any = None
         how: dict[str, Any] = {"checked": False, "name": name}
-        if region.writes:
-            how |= {"marks": _marks(region), "in_turn": self._in_turn}
+        if memory.writes:
+            how |= {"marks": _marks(region, memory), "in_turn": self._in_turn}
         if not region.makes_views:
             self._keeping = make_dispatch(inputs, self._miss, **how)
-        if region.donated_if_freed:
+        if memory.donated_if_freed:
             self._freeing = make_dispatch(inputs, self._miss_freeing, **how)
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
@@ -127,10 +130,10 @@ class RegionCallable:
         return self.one_by_one(*args)
 
     def _miss(self, args: Sequence[Any]) -> Runner:
-        return self.views(args) or self._compiled(self.region.donated, args)
+        return self.views(args) or self._compiled(self.memory.donated, args)
 
     def _miss_freeing(self, args: Sequence[Any]) -> Runner:
-        return self._compiled((*self.region.donated, *self.region.donated_if_freed), args)
+        return self._compiled((*self.memory.donated, *self.memory.donated_if_freed), args)
 
     def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         for name, tensor in self._tensors(args):
@@ -185,8 +188,8 @@ class RegionCallable:
         """
         if self.on_mesh or self.views(args) is not None:
             return None
-        freed = self.region.donated_if_freed  # most often a backward frees what it reads
-        donated, layouts = (*self.region.donated, *freed), self._layouts(args)
+        freed = self.memory.donated_if_freed  # most often a backward frees what it reads
+        donated, layouts = (*self.memory.donated, *freed), self._layouts(args)
         with in_force(self._given):
             definition = self._recorded(donated, layouts)
             self._expected = (donated, layouts), definition
@@ -209,7 +212,7 @@ class RegionCallable:
     def _recorded(
         self, donated: tuple[str, ...], layouts: Sequence[Layout | None]
     ) -> Definition:
-        definition = record_region(self.region, layouts, donated)
+        definition = record_region(self.region, self.memory, layouts, donated)
         return FusionCache.get().own(sharded(definition, self.region.inputs))
 
     def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
@@ -241,9 +244,9 @@ def _either(keeping: Runner, freeing: Runner) -> Runner:
     return call
 
 
-def _marks(region: Region) -> bytes:
+def _marks(region: Region, memory: RegionMemory) -> bytes:
     """For each input, what `may_write` has to know of it."""
-    writes = {write.target: write for write in region.writes}
+    writes = {write.target: write for write in memory.writes}
 
     def mark(proxy: Proxy) -> int:
         if not isinstance(proxy, TensorProxy):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.policy import VIEW
 from thunder_fuser.trace.proxies import makes

@@ -8,7 +8,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -25,38 +25,33 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.ahead import Prepare, Prepared, jobs_of, keys_of, note_layouts
+from thunder_fuser.executors.ahead import Prepare, Prepared, jobs_of, keys_of
 from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
-from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.complex_gradients import conjugate_gradients
 from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
-from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_passes import claim_once, pass_fast
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.operands import treat_as_torch
-from thunder_fuser.executors.overlap import with_overlap
-from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
-from thunder_fuser.executors.regions import (
-    Claims,
-    Item,
-    Region,
-    Unfused,
-    check_in_place,
-    claim,
-    without_dead_views,
+from thunder_fuser.executors.pipeline import (
+    REGION_PASSES,
+    TRACE_PASSES,
+    read_trace,
+    skipped_passes,
+    target_of,
 )
-from thunder_fuser.executors.restored import with_restored
-from thunder_fuser.executors.row_major import with_row_major, written_views
+from thunder_fuser.executors.plan_text import PlanText
+from thunder_fuser.executors.regions.claim import Claims, Unfused, claim
+from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, PlanOptions, RegionMemory
+from thunder_fuser.executors.regions.region import Item, Region
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
+from thunder_fuser.executors.stride_orders.simulate import note_layouts
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
-from thunder_fuser.executors.unseen import seen_results, with_unseen
-from thunder_fuser.executors.writes import with_writes
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.multi_device import MultiDeviceParams
@@ -67,7 +62,7 @@ from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
 from thunder_fuser.threads import BACKGROUND
 from thunder_fuser.trace.op import Reject
-from thunder_fuser.trace.prepared import run
+from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.trace.proxies import makes
 from thunder_fuser.versions import __version__
 
@@ -159,65 +154,71 @@ class ThunderFuser(FusionExecutor):
 
     @stage("claim")
     def _fused(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
-        policy = policy_of(given.get("rematerialization", option("rematerialization")))
-        before = read_trace(trace, target_of(trace), compile_options())
-        prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
-        claims = claim(prepared.ops)
-        fueled = [*self._fueled(claims.items, given)]
-        items = with_row_major(prepared.ops, without_dead_views(fueled))
-        if given.get("donation", option("donation")):
-            items = with_donations(prepared.ops, items)
-        if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
-            check_in_place(items, _prefix(given))
-        items = with_writes(prepared.ops, items)
-        also = written_views(prepared.ops)
-        items = with_restored(trace, items, also)
-        seen = seen_results(items, also)
-        items = with_channels_last(with_unseen(items, seen), seen)
-        items = with_overlap(items, params_of(given).lower, self)
-        items = [one.without_trace() if isinstance(one, Region) else one for one in items]
+        skipped, text = skipped_passes(str(option("skip_passes"))), PlanText(str(option("dump")))
+        read = read_trace(trace, target_of(trace), compile_options())
+        text.start("read", read)
+        prepared = run_passes(TRACE_PASSES, read, skipped, text.add)
+        prepared, recomputation = rematerialize(prepared, policy_of(option("rematerialization")))
+        text.add("rematerialize", prepared)
+        claims = claim(prepared.flow)
+        fueled = [*self._fueled(claims)]
+        plan = Plan(trace, prepared.flow, tuple(fueled), self._plan_options())
+        text.start("claim", plan)
+        plan = run_passes(REGION_PASSES, plan, skipped, text.add)
         fused = from_trace(trace)
-        fused.bound_symbols = [*self._bound(items, recomputation, given)]
+        fused.bound_symbols = [*self._bound(plan, recomputation, given)]
         note_fusions(fused.bound_symbols, claims.lines)
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
-        regions = tuple(item for item in items if isinstance(item, Region))
-        left_out = _left_out(claims.regions, fueled, _fuel_of(given))
-        self._keep(fused, replace(claims, items=regions, left_out=left_out), recomputation)
+        kept = {region.number for region in fueled if isinstance(region, Region)}
+        claims = replace(
+            claims, items=plan.regions, outside={}, left_out=_left_out(claims.regions, kept)
+        )
+        self._keep(fused, claims, recomputation)
         return fused
 
+    def _plan_options(self) -> PlanOptions:
+        skips_check = get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP)
+        return PlanOptions(
+            donation=bool(option("donation")),
+            checks_reads=not skips_check,
+            prefix=str(option("name_prefix")),
+            lower=multi_device_params().lower,
+            executor=self,
+        )
+
     def _bound(
-        self, items: Sequence[Item], recomputation: Recomputation | None, given: dict[str, Value]
+        self, plan: Plan, recomputation: Recomputation | None, given: dict[str, Value]
     ) -> Iterator[BoundSymbol]:
         """Regions as bound symbols of ours."""
         fusions, views = count(), count()
-        total = sum(isinstance(item, Region) and not item.makes_views for item in items)
+        total = sum(not region.makes_views for region in plan.regions)
         comments = Comments(recomputation)
         if recomputation is not None:  # a recomputed value must have the bits of the forward's
             given = {"repeatable": True, **given}
-        for item in items:
+        for item in plan.items:
             if not isinstance(item, Region):
                 yield item
             elif item.makes_views:
                 yield self.fuse(item, next(views), given)
             else:
-                yield self.fuse(item, next(fusions), given, comments.of(item), total)
+                yield self.fuse(
+                    item, next(fusions), given,
+                    memory=plan.memory.of(item), header=comments.of(item), total=total,
+                )  # fmt: skip
 
-    def _fueled(
-        self, items: Sequence[Item], given: Mapping[str, Value]
-    ) -> Iterator[Item]:
+    def _fueled(self, claims: Claims) -> Iterator[Item]:
         """The items; a region for which there is no fuel as the bound symbols it claims."""
-        limit = _fuel_of(given)
-        count = 0
-        for item in items:
+        limit, fused = int(option("fuel")), 0
+        for item in claims.items:
             if not isinstance(item, Region):
                 yield item
-            elif (limit < 0 or count < limit) and self.get_fuel():
-                count += 1
+            elif (limit < 0 or fused < limit) and self.get_fuel():
+                fused += 1
                 yield item
-                yield from item.exits
+                yield from claims.outside[item.number].exits
             else:
-                yield from item.bsyms
+                yield from claims.outside[item.number].unfused
 
     def _keep(
         self, fused: TraceCtx, claims: Claims, recomputation: Recomputation | None
@@ -243,6 +244,8 @@ class ThunderFuser(FusionExecutor):
         region: Any,
         fusion_counter: int,
         given: dict[str, Value] | None = None,
+        *,
+        memory: RegionMemory = NO_MEMORY,
         header: str = "",
         total: int = 0,
     ) -> BoundSymbol:
@@ -257,7 +260,7 @@ class ThunderFuser(FusionExecutor):
         prefix = _VIEWS if region.makes_views else _prefix(given)
         name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
         place = f"compiling {fusion_counter + 1} of {total}" if total else name
-        made = RegionCallable(name, region, self.compile_region, given, place)
+        made = RegionCallable(name, region, memory, self.compile_region, given, place=place)
         symbol = Symbol(
             name, made.meta, is_fusion=not region.makes_views, executor=self,
             _bind_postprocess=bind_callable,
@@ -284,29 +287,21 @@ def _compiles_ahead() -> bool:
 
 
 def _left_out(
-    regions: Sequence[Region], fueled: Sequence[Item], limit: int
+    regions: Sequence[Region], kept: Set[int]
 ) -> tuple[tuple[Region, Reject], ...]:
-    """The regions that are not among the items, and why not."""
-    kept = {id(item) for item in fueled if isinstance(item, Region)}
+    """The regions without fuel, and why. kept: the numbers of the others."""
+    limit = int(option("fuel"))
     by_option = 0 <= limit <= len(kept)
     reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
-    return tuple((one.without_trace(), reason) for one in regions if id(one) not in kept)
+    return tuple((region, reason) for region in regions if region.number not in kept)
 
 
-# ------------------------------------------------------------------------------- options of a jit
+def multi_device_params() -> MultiDeviceParams:
+    """The settings for several devices, as they are now."""
+    return option("multi_device")  # type: ignore[return-value]
 
 
-def _fuel_of(given: Mapping[str, Value]) -> int:
-    """The most regions that may be fused; -1: all."""
-    return int(given.get("fuel", option("fuel")))
-
-
-def params_of(given: Mapping[str, Value]) -> MultiDeviceParams:
-    """The settings for several devices."""
-    return given.get("multi_device", option("multi_device"))  # type: ignore[return-value]
-
-
-def _prefix(given: dict[str, Value]) -> str:
+def _prefix(given: Mapping[str, Value]) -> str:
     """The prefix of the names of fusions."""
     return str(given.get("name_prefix") or option("name_prefix"))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with products and their communication as one call each.
+"""A plan -> the same, with products and their communication as one call each.
 
     f = all_gather(x, group); g = wait(f); y = linear(g, w)    ->  y = all_gather_matmul(x, w)
     p = linear(a, w); f = reduce_scatter(p); y = wait(f)       ->  y = matmul_reduce_scatter(a, w)
@@ -31,12 +31,13 @@ from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 from thunder_fuser.communication.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.callables import bind_callable
 from thunder_fuser.executors.gathered import Consumer, GatheredCallable, consumed
-from thunder_fuser.executors.regions import Item, Region, made_by, read_by
+from thunder_fuser.executors.regions.plan import Plan
+from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.executors.types import data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.multi_device import LowerParams
+from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import is_product, makes, overwritten, parts, reads
-from thunder_fuser.union_find import UnionFind
 
 # With gradients, torch's executor has already claimed them; without, they are still primitives.
 _GATHER, _SCATTER, _REDUCE, _WAIT = (
@@ -55,20 +56,23 @@ class _Joined:
     bsym: BoundSymbol
 
 
-def with_overlap(items: Sequence[Item], lower: LowerParams, executor: Any) -> list[Item]:
-    """The items with such calls: on GPUs unless the option is never, elsewhere if it is always."""
-    if lower.overlap == "never":
-        return list(items)
-    apart = list(_views_apart(items))
+def overlap_products(plan: Plan) -> Plan:
+    """The plan with such calls: on GPUs unless the option is never, elsewhere if it is always."""
+    if plan.options.lower.overlap == "never":
+        return plan
+    separate = plan.with_items(_views_apart(plan.items))
     new: dict[int, Item] = {}
     gone: set[int] = set()
-    for one in _Finder(apart, lower, executor).found():
-        if gone.isdisjoint(one.gone) and one.at not in new:
-            new[one.at] = one.bsym
-            gone.update(one.gone)
+    for call in Finder(separate).calls():
+        if gone.isdisjoint(call.gone) and call.at not in new:
+            new[call.at] = call.bsym
+            gone.update(call.gone)
     if not new:
-        return list(items)
-    return [new.get(at, item) for at, item in enumerate(apart) if at not in gone or at in new]
+        return plan
+    return plan.with_items(
+        new.get(at, item)
+        for at, item in enumerate(separate.items) if at not in gone or at in new
+    )  # fmt: skip
 
 
 def _views_apart(items: Sequence[Item]) -> Iterator[Item]:
@@ -80,29 +84,24 @@ def _views_apart(items: Sequence[Item]) -> Iterator[Item]:
         if not isinstance(item, Region) or not item.makes_views or len(item.inputs) < 2:
             yield item
             continue
-        joined: UnionFind[str] = UnionFind()
-        for leaf in item.leaves:
-            for one in (*reads(leaf), *makes(leaf)):
-                joined.join(leaf.output.name, one.name)
+        memory = Memory(
+            tuple(proxy.name for proxy in (*makes(leaf), *reads(leaf))) for leaf in item.leaves
+        )
         groups: dict[str, list[str]] = {}
-        for made in item.outputs:
-            groups.setdefault(joined.find(made.name), []).append(made.name)
+        for output in item.outputs:
+            groups.setdefault(memory.of(output.name), []).append(output.name)
         yield from map(item.narrowed, groups.values())
 
 
-class _Finder:
-    """Finds the calls, by the makers and the readers of each value of the items."""
+class Finder:
+    """Finds the calls, by the makers and the readers of each value of the plan."""
 
-    def __init__(self, items: Sequence[Item], lower: LowerParams, executor: Any) -> None:
-        self.items, self.lower, self.executor = items, lower, executor
+    def __init__(self, plan: Plan) -> None:
+        self.items, self.maker, self.readers = plan.items, plan.makers, plan.readers
+        self.lower, self.executor = plan.options.lower, plan.options.executor
         self.numbers = count()
-        self.maker = {one.name: at for at, item in enumerate(items) for one in made_by(item)}
-        self.readers: dict[str, list[int]] = {}
-        for at, item in enumerate(items):
-            for name in dict.fromkeys(one.name for one in read_by(item)):
-                self.readers.setdefault(name, []).append(at)
 
-    def found(self) -> Iterator[_Joined]:
+    def calls(self) -> Iterator[_Joined]:
         calls = [(at, one) for at, one in enumerate(self.items) if isinstance(one, BoundSymbol)]
         products = ((at, one) for at, one in calls if self._is_taken(one))
         waits = ((at, one) for at, one in calls if one.sym.id in _WAIT)

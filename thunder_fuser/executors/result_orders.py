@@ -24,7 +24,8 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions.plan import RegionMemory
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads, renamed_by
 
@@ -56,18 +57,18 @@ def result_orders(
     return known
 
 
-def orders_in(region: Region, inputs: Orders) -> Orders:
+def orders_in(region: Region, memory: RegionMemory, inputs: Orders) -> Orders:
     """The stride orders of a region's results, for inputs with these; others are contiguous."""
     found = result_orders(region.leaves, inputs)
     free = result_orders(region.leaves, inputs, seen=False)
-    for name, wish in region.unseen.items():
+    for name, wish in memory.hidden.items():
         found.pop(name, None)
         if order := wish or free.get(name):
             found[name] = order
     return {
         name: order
         for name, order in found.items()
-        if name not in region.row_major and not _is_row_major(order)
+        if name not in memory.row_major and not _is_row_major(order)
     }
 
 

@@ -24,7 +24,8 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.regions import Claims, Region
+from thunder_fuser.executors.regions.claim import Claims
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.options import Value
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.trace.proxies import makes

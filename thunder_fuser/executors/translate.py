@@ -25,7 +25,8 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions.plan import RegionMemory
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.result_orders import Orders, orders_in
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
@@ -82,7 +83,10 @@ def whole_layout(proxy: TensorProxy) -> Layout:
 
 
 def record_region(
-    region: Region, layouts: Sequence[Layout | None], donated: Iterable[str] = ()
+    region: Region,
+    memory: RegionMemory,
+    layouts: Sequence[Layout | None],
+    donated: Iterable[str] = (),
 ) -> Definition:
     """The definition of a region; `layouts` has one entry an input, None for numbers.
 
@@ -90,12 +94,12 @@ def record_region(
     """
     inputs, outputs = region.inputs, region.outputs
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
-    targets = {write.target for write in region.writes}
+    targets = {write.target for write in memory.writes}
     fd, env = _recorded(region.leaves, inputs, layouts, {*donated, *targets}, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
-    orders = orders_of_results(region, layouts)
-    target_of = {name: write.target for write in region.writes for name in write.names}
-    for write in region.writes:
+    orders = orders_of_results(region, memory, layouts)
+    target_of = {name: write.target for write in memory.writes for name in write.names}
+    for write in memory.writes:
         target = env[write.target]
         value = fd.as_type(env[write.value], fd.dtype_of(target))
         fd.add_output(value, alias_input=target)
@@ -109,9 +113,11 @@ def record_region(
     return fd.definition
 
 
-def orders_of_results(region: Region, layouts: Sequence[Layout | None]) -> Orders:
+def orders_of_results(
+    region: Region, memory: RegionMemory, layouts: Sequence[Layout | None]
+) -> Orders:
     """The stride orders of a region's results; others are contiguous."""
-    return orders_in(region, _orders(region.inputs, layouts))
+    return orders_in(region, memory, _orders(region.inputs, layouts))
 
 
 def types_of_results(

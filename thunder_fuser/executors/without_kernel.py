@@ -32,7 +32,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import passes
 from thunder.executors.torchex import ex as torch_executor
 
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import makes
 

@@ -18,7 +18,8 @@ from typing import Any
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.overlap import decisions
-from thunder_fuser.executors.regions import Claims, Region, Unfused
+from thunder_fuser.executors.regions.claim import Claims, Unfused
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.source_lines import span_of
 from thunder_fuser.executors.traces import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in

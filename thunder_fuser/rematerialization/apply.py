@@ -32,9 +32,9 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
-from thunder_fuser.trace.memory import written_in_place
-from thunder_fuser.trace.op import Op, read_elsewhere, with_what_they_view
-from thunder_fuser.trace.prepared import Prepared, check
+from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.op import Op, with_what_they_view
+from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import VIEWS, bytes_of, elements_of, makes, reads
 from thunder_fuser.trace.repeat import Repeater
 from thunder_fuser.trace.repeats import repeats_of
@@ -71,12 +71,12 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
     """The trace with the policy's cut made; unchanged, and None, if it has no backward."""
     if not prepared.has_backward:
         return prepared, None
-    facts = facts_of(prepared.ops)
+    facts = facts_of(prepared.flow)
     decided = plan(facts, policy, Machine.of(prepared.target))
     again = [value.name for at in decided.again for value in facts.operations[at].outputs]
     repeater = Repeater(prepared, again, lambda _, reader: reader.in_backward)
     after = prepared.with_ops(repeater.ops())
-    check("rematerialize", prepared, after)
+    after.verify("rematerialize", prepared)
     copies = {name: tuple(names) for name, names in repeater.copies.items()}
     kinds = _kinds(prepared.ops, {*decided.kept, *copies})
     return after, Recomputation(facts, decided, copies, kinds, policy.stages)
@@ -87,10 +87,10 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
 _GIVERS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
 
 
-def facts_of(ops: Sequence[Op]) -> Facts:
+def facts_of(flow: DataFlow) -> Facts:
     """The forward, and what the backward needs of it."""
-    read = _Reader(ops)
-    forward = [op for op in ops if not op.is_backward and not op.is_return]
+    read = _Reader(flow)
+    forward = [op for op in flow.ops if not op.is_backward and not op.is_return]
     given = {
         proxy.name: bytes_of(proxy)
         for op in forward if op.bsym.sym.id in _GIVERS for proxy in op.makes
@@ -111,13 +111,14 @@ def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
 class _Reader:
     """The facts about each op of the forward that the plan needs."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
+    def __init__(self, flow: DataFlow) -> None:
+        ops = flow.ops
         returned = _gradients(ops[-1])
         self.needed = returned | {name for op in ops if op.in_backward for name in op.read_names}
-        self.written = written_in_place(ops)
-        forward = [op for op in ops if not op.is_backward]
-        self.stored = read_elsewhere(forward)
-        self.stored |= {name for op in forward if not op.is_fusible for name in op.made_names}
+        self.written = flow.written
+        forward = flow.of_forward
+        self.stored = {*forward.crossing}
+        self.stored |= {name for op in forward.ops if not op.is_fusible for name in op.made_names}
         # Values that torch reads in the backward, directly or through a view.
         by_torch = [op for op in ops if op.in_backward and not op.is_fusible and not op.is_return]
         read_by_torch = {name for op in by_torch for name in op.read_names}

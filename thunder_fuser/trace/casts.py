@@ -8,15 +8,15 @@ keep float32 inside a region, as torch.compile does too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.trace.memory import written_in_place
-from thunder_fuser.trace.op import Op, Rules, read_elsewhere, with_what_they_view
+from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.op import Op, Rules, with_what_they_view
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.repeat import Repeater
 
@@ -54,7 +54,7 @@ def recompute_casts(prepared: Prepared) -> Prepared:
     caller reads a cast or a view of it, it is stored in any case, so it is not repeated.
     Rematerialization decides about the casts that the backward reads of the forward.
     """
-    casts = _casts(prepared.ops)
+    casts = _casts(prepared.flow)
     crossing = {
         name
         for op in prepared.ops for name in op.read_names
@@ -67,12 +67,13 @@ def _crosses(cast: Op, reader: Op) -> bool:
     return cast.region != reader.region and cast.is_backward == reader.is_backward
 
 
-def _casts(ops: Sequence[Op]) -> dict[str, Op]:
+def _casts(flow: DataFlow) -> dict[str, Op]:
     """Casts to wider types that only fusible ops read, by the names of their results."""
+    ops = flow.ops
     found = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
     if not found:
         return found
-    written = written_in_place(ops)
+    written = flow.written
     read_by_torch = {name for op in ops if not op.is_fusible for name in op.read_names}
     stored = written | with_what_they_view(ops, read_by_torch)
     return {
@@ -93,11 +94,11 @@ def drop_roundings(prepared: Prepared) -> Prepared:
     of the cut changes a bit. It drops no rounding between forward and backward, from float64, or
     to 8 bits: chains of ops make no such casts, so the program asked for them.
     """
-    return prepared.with_ops(_without_roundings(prepared.ops, prepared.rules))
+    return prepared.with_ops(_without_roundings(prepared.flow, prepared.rules))
 
 
-def _without_roundings(ops: Sequence[Op], rules: Rules) -> Iterator[Op]:
-    stored = read_elsewhere(ops)
+def _without_roundings(flow: DataFlow, rules: Rules) -> Iterator[Op]:
+    ops, stored = flow.ops, flow.crossing
     rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
     returned = set(ops[-1].read_names)
     swaps: dict[Variable, Proxy] = {}

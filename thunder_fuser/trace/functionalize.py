@@ -23,7 +23,8 @@ from thunder.core import prims
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, Variable, variableify
 
-from thunder_fuser.trace.memory import one_memory, replaces
+from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.memory import replaces
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, overwritten
@@ -76,7 +77,7 @@ class _Values:
     """The values of the names of each memory that qualifies: `of_names`."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        self._memory = one_memory(ops, fences_apart=True)
+        self._memory = DataFlow(ops).memory_behind_fences
         computed = {
             name for op in ops if op.reads or op.is_fusible
             for name in {*op.made_names} - {*op.read_names}
@@ -97,7 +98,7 @@ class _Values:
         }
 
     def _at(self, name: str) -> str:
-        return self._memory.get(name, name)
+        return self._memory.of(name)
 
     def _follow(self, op: Op) -> None:
         if op.only(FENCES):

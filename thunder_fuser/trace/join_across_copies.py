@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.trace.memory import one_memory, written_in_place
+from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, alike, made_at, runs, with_what_they_read
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, bytes_of
@@ -28,12 +28,12 @@ def join_across_copies(prepared: Prepared) -> Prepared:
     """The trace in its new order."""
     if not any(op.kinds & COPIES for op in prepared.ops):
         return prepared
-    return prepared.in_order(_order(prepared.ops))
+    return prepared.in_order(_order(prepared.flow))
 
 
-def _order(ops: Sequence[Op]) -> list[int]:
+def _order(flow: DataFlow) -> list[int]:
     """The places of the ops in their new order."""
-    own, order = _own_memory(ops), list[int]()
+    ops, own, order = flow.ops, _own_memory(flow), list[int]()
     run, behind = list[int](), list[int]()  # fusible ops, and the copies and fences behind them
     for stretch in map(list, runs(ops)):
         first = ops[stretch[0]]
@@ -52,12 +52,12 @@ def _order(ops: Sequence[Op]) -> list[int]:
     return [*order, *run, *behind]
 
 
-def _own_memory(ops: Sequence[Op]) -> set[str]:
+def _own_memory(flow: DataFlow) -> set[str]:
     """Values that ops have computed, whose memory nothing writes, and no argument may share."""
+    ops, memory = flow.ops, flow.memory
     made = {name for op in ops if op.reads for name in {*op.made_names} - {*op.read_names}}
-    memory, written = one_memory(ops), written_in_place(ops)
-    given = {memory.get(name, name) for op in ops for name in op.read_names if name not in made}
-    return {name for name in made if memory.get(name, name) not in given} - written
+    given = {memory.of(name) for op in ops for name in op.read_names if name not in made}
+    return {name for name in made if memory.of(name) not in given} - flow.written
 
 
 def _joined(

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place writes: the tensors that they reach, and two passes that keep eager's meaning.
-
-    v = reshape(x); t = copy_(a, v)  ->  written: v, t, x;  one memory: x, v, t
-"""
+"""In-place writes: two passes over a trace that keep eager's meaning."""
 
 from __future__ import annotations
 
@@ -13,28 +10,9 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, Names, overwritten
-from thunder_fuser.union_find import UnionFind
+from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, overwritten
 
 _WRITTEN_LATER = Reject("a view of a tensor that is written in place")
-
-
-def one_memory(ops: Sequence[Op], *, fences_apart: bool = False) -> dict[str, str]:
-    """For each tensor that may share memory with others, one name for all of them.
-
-    fences_apart: the tensors of one fence share memory only with their own new names.
-    """
-    same: UnionFind[str] = UnionFind()
-    groups: list[Names] = []
-    for op in ops:
-        if fences_apart and op.only(FENCES):
-            groups += zip(op.read_names, op.made_names, strict=True)
-        else:
-            groups += filter(None, (*op.writes, *op.shares))
-    for first, *others in groups:
-        for name in others:
-            same.join(first, name)
-    return {name: same.find(name) for group in groups for name in group}
 
 
 def replaces(source: Proxy, target: Proxy) -> bool:
@@ -43,17 +21,6 @@ def replaces(source: Proxy, target: Proxy) -> bool:
     return both and (source._shape, source.dtype, source.device) == (
         target._shape, target.dtype, target.device
     )  # fmt: skip
-
-
-def written_in_place(ops: Sequence[Op]) -> set[str]:
-    """The tensors that are written in place, and those that may share their memory.
-
-    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
-    """
-    names = {name for op in ops for group in op.writes for name in group}
-    memory = one_memory(ops) if names else {}
-    written = {memory[name] for name in names}
-    return {name for name, place in memory.items() if place in written}
 
 
 def leave_written_views(prepared: Prepared) -> Prepared:
@@ -108,7 +75,7 @@ def save_before_writes(prepared: Prepared) -> Prepared:
 class _Copier:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared, self.rules, self.all = prepared, prepared.rules, prepared.ops
-        self.memory = one_memory([op for op in self.all if not op.is_backward])
+        self.memory = prepared.flow.of_forward.memory
         self.read = {name for op in self.all if op.in_backward for name in op.read_names}
         self.swaps: dict[Variable, Proxy] = {}
         self.fenced: dict[Variable, Proxy] = {}  # new names of the targets of the present write
@@ -130,7 +97,7 @@ class _Copier:
                     before.setdefault(self._place(out), []).append(out)
 
     def _place(self, proxy: Proxy) -> str:
-        return self.memory.get(proxy.name, proxy.name)
+        return self.memory.of(proxy.name)
 
     def _copied(self, targets: Sequence[Proxy], stale: Sequence[TensorProxy]) -> Iterator[Op]:
         """Copies of the values about to be overwritten, and the fence before the write."""

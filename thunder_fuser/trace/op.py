@@ -187,23 +187,6 @@ def with_what_they_read(
     return closed
 
 
-def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
-    """The places where each name is read, in order."""
-    users: dict[str, list[int]] = {}
-    for at, op in enumerate(ops):
-        for name in op.read_names:
-            users.setdefault(name, []).append(at)
-    return users
-
-
-def read_elsewhere(ops: Sequence[Op]) -> set[str]:
-    """Results of regions that torch, the caller or another region reads."""
-    region = {name: op.region for op in ops if op.is_fusible for name in op.made_names}
-    return {
-        name for op in ops for name in op.read_names if region.get(name, op.region) != op.region
-    }
-
-
 def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
     """The names, and the names of the tensors that they are views of."""
     found = {*names}

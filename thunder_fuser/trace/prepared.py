@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Prepared`, which each pass over a trace takes and returns, and the check after each pass."""
+"""`Prepared`, which each pass over a trace takes and returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from thunder.core.proxies import Proxy, TensorProxy
@@ -12,10 +12,12 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.target import Target
+from thunder_fuser.threads import cached_property
+from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Rules
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prepared:
     """A joint or inference trace between two passes. trace: it gives new values their names."""
 
@@ -24,6 +26,11 @@ class Prepared:
     rules: Rules
     target: Target
     options: CompileOptions
+
+    @cached_property
+    def flow(self) -> DataFlow:
+        """Who reads a value, which memory it has, and what is written."""
+        return DataFlow(self.ops)
 
     def with_ops(self, ops: Iterable[Op]) -> Prepared:
         return replace(self, ops=tuple(ops))
@@ -43,24 +50,13 @@ class Prepared:
     def has_backward(self) -> bool:
         return any(op.is_backward for op in self.ops)
 
-
-Pass = Callable[[Prepared], Prepared]
-
-
-def run(passes: Sequence[Pass], prepared: Prepared) -> Prepared:
-    """Runs the passes in order, and checks the result of each."""
-    for one in passes:
-        after = one(prepared)
-        check(one.__name__, prepared, after)
-        prepared = after
-    return prepared
+    def verify(self, name: str, before: Prepared) -> None:
+        """VerifyError unless values are made before they are read, all results are still returned,
+        and no value changes its type. name: of the pass between the two."""
+        _verify(name, before, self)
 
 
-def check(name: str, before: Prepared, after: Prepared) -> None:
-    """Raises VerifyError unless values are made before they are read, all results are still
-    returned, and no value changes its type."""
-    if after is before:
-        return
+def _verify(name: str, before: Prepared, after: Prepared) -> None:
     known = _made(before.ops)
     made = _made(after.ops)
     for value in made.keys() & known.keys():

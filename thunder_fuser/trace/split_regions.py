@@ -34,7 +34,7 @@ from itertools import accumulate, count
 
 from thunder.core.prims import PrimIDs
 
-from thunder_fuser.trace.op import Op, runs, users_of
+from thunder_fuser.trace.op import Op, runs
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import bytes_of, makes, reads
 
@@ -56,7 +56,7 @@ def partition(prepared: Prepared) -> Prepared:
 
     a = exp(x); b = linear(a, w); c = neg(b); d = exp(c)  ->  regions 0, None, 1, 1
     """
-    ops, users, numbers = prepared.ops, users_of(prepared.ops), count()
+    ops, users, numbers = prepared.ops, prepared.flow.readers, count()
     least = MIN_OPS // 2 if prepared.has_backward else MIN_OPS
     numbered: list[Op] = []
     made: dict[str, int] = {}  # the region of each value of the forward

@@ -14,9 +14,9 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, get_tracectx
 
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import makes, parts, shared_by, written_by
-from thunder_fuser.union_find import UnionFind
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Index:
     read: int = 0
     leaves: list[BoundSymbol] = field(default_factory=list)
     producers: dict[str, BoundSymbol] = field(default_factory=dict)
-    memory: UnionFind[str] = field(default_factory=UnionFind)
+    memory: Memory = field(default_factory=Memory)
     written: set[str] = field(default_factory=set)
 
     def extend(self, recorded: list[BoundSymbol]) -> None:
@@ -35,15 +35,13 @@ class _Index:
             self.producers.update({out.name: leaf for out in makes(leaf)})
             writes = [*written_by(leaf)]
             self.written.update(name for group in writes for name in group)
-            for first, *others in (group for group in (*writes, *shared_by(leaf)) if group):
-                for other in others:
-                    self.memory.join(first, other)
+            self.memory.join((*writes, *shared_by(leaf)))
         self.read = len(recorded)
 
     def keeps(self, name: str) -> bool:
         """True if the tensor is made here, and its memory has not been written since."""
-        place = self.memory.find(name)
-        is_written = any(self.memory.find(one) == place for one in self.written)
+        place = self.memory.of(name)
+        is_written = any(self.memory.of(other) == place for other in self.written)
         return name in self.producers and not is_written
 
 

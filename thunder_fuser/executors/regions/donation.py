@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with regions that may write over operands that nobody reads later.
+"""A plan -> the same, with regions that may write over operands that nobody reads later.
 
     t1 = linear(x, w)                   kept for the backward: t1
     t2 = loss(t1)
@@ -20,11 +20,11 @@ times before it counts). A fusion that Thunder edits later is built again, witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
 from thunder.core.compile_data import get_compile_data
@@ -33,32 +33,30 @@ from thunder.core.transform_common import Transform
 from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
-from thunder_fuser.executors.regions import Item, Region, read_by
-from thunder_fuser.trace.memory import one_memory, written_in_place
+from thunder_fuser.executors.regions.plan import Plan
+from thunder_fuser.executors.regions.region import Region, read_by
+from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import VIEWS, is_product
 
 
-def with_donations(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
-    """The items, regions with `donated` and `donated_if_freed` filled in.
-
-    ops: the trace that the items were claimed from.
-    """
-    if not keeps_order(ops):
-        return [*items]
+def donate_last_reads(plan: Plan) -> Plan:
+    """The plan; its memory says which inputs are donated, and which if autograd frees them."""
+    ops = plan.flow.ops
+    if not plan.options.donation or not keeps_order(ops):
+        return plan
     trains = any(op.is_backward for op in ops)
-    memory = _Memory(ops)
-    last = {memory.of(proxy): at for at, item in enumerate(items) for proxy in read_by(item)}
-    found: list[Item] = []
-    for at, item in enumerate(items):
+    memory = _ProductMemory(plan.flow)
+    last = {memory.of(proxy): at for at, item in enumerate(plan.items) for proxy in read_by(item)}
+    facts: dict[int, Mapping[str, Any]] = {}
+    for at, item in enumerate(plan.items):
         if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
             ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
             kept = [p.name for p in ended if trains and not memory.makers[memory.of(p)].is_backward]
-            own = [p.name for p in ended if p.name not in kept]
+            freed = [p.name for p in ended if p.name not in kept]
             if ended:
-                item = replace(item, donated=tuple(own), donated_if_freed=tuple(kept))
-        found.append(item)
-    return found
+                facts[item.number] = {"donated": (*freed,), "donated_if_freed": (*kept,)}
+    return plan.noting(facts)
 
 
 _freed = ContextVar("freed", default=False)
@@ -89,15 +87,15 @@ def may_be_freed() -> bool:
 _has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked at every call
 
 
-class _Memory:
-    """Which tensors of a trace may share memory. makers: the product that alone made a memory."""
+class _ProductMemory:
+    """The memory that products made. makers: the product that alone made a memory."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
-        self._same = one_memory(ops)
+    def __init__(self, flow: DataFlow) -> None:
+        self._memory = flow.memory
         self.makers: dict[str, Op] = {}
-        taken = {self._same.get(name, name) for name in written_in_place(ops)}
-        taken |= set(map(self.of, ops[-1].reads))  # what the trace returns
-        for op in ops:
+        taken = set(map(self._memory.of, flow.written))
+        taken |= set(map(self.of, flow.ops[-1].reads))  # what the trace returns
+        for op in flow.ops:
             made = set(map(self.of, op.makes))
             if is_product(op.bsym):
                 taken |= made & self.makers.keys()
@@ -109,7 +107,7 @@ class _Memory:
 
     def of(self, proxy: Proxy) -> str:
         """One name for all that may share the tensor's memory."""
-        return self._same.get(proxy.name, proxy.name)
+        return self._memory.of(proxy.name)
 
     def own(self, proxies: Sequence[Proxy]) -> Iterator[Proxy]:
         """The plain tensors whose memory a product made, and no other of these shares."""

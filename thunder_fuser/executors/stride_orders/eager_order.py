@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with copies of images that the user sees, in eager's stride order.
+"""A plan -> the same, with copies of images that the user sees, in eager's stride order.
 
     y = conv2d(x, w); z = fusion(y); u = conv2d(z, v); r = fusion(u)     returned: r
 ->  the same,  r1 = image_in_order0(r, x, w, v)                          returned: r1
@@ -17,7 +17,7 @@ that decide it, by running eager torch's operations on meta tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -26,18 +26,24 @@ from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.ahead import Values, arguments_of, results_of, value_of
-from thunder_fuser.executors.channels_last import (
+from thunder_fuser.executors.functions.kernels import kernel
+from thunder_fuser.executors.regions.plan import Plan, RegionMemory
+from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
+from thunder_fuser.executors.result_orders import origins
+from thunder_fuser.executors.stride_orders.convolutions import (
     FORMATS,
+    can_run_channels_last,
+    hidden_convolutions,
     is_convolution,
     makes_weights,
-    runs_last,
-    unseen_convolutions,
 )
-from thunder_fuser.executors.functions.kernels import kernel
-from thunder_fuser.executors.regions import Item, Region, made_by, only, read_by
-from thunder_fuser.executors.result_orders import origins
-from thunder_fuser.executors.unseen import IN_ORDER, deciding, seen_results
+from thunder_fuser.executors.stride_orders.simulate import (
+    Values,
+    arguments_of,
+    results_of,
+    value_of,
+)
+from thunder_fuser.executors.stride_orders.visible import IN_ORDER, deciding, visible_results
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
 
@@ -50,11 +56,11 @@ _USERS = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})
 @dataclass(frozen=True, slots=True)
 class _Image:
     """A result that the user sees. models: the arguments of the trace whose strides decide its own
-    in eager torch; items: the items from the models to it, in order."""
+    in eager torch; steps: the items from the models to it, in order, with the memory of each."""
 
     proxy: TensorProxy
     maker: Item
-    items: tuple[Item, ...]
+    steps: tuple[tuple[Item, RegionMemory], ...]
     models: tuple[TensorProxy, ...]
 
     def strides(self, given: Sequence[Strides]) -> Strides | None:
@@ -64,8 +70,8 @@ class _Image:
             for one, strides in zip(self.models, given, strict=True)
         }
         try:
-            for item in self.items:
-                values |= _made(item, values)
+            for item, memory in self.steps:
+                values |= _made(item, memory, values)
         except (RuntimeError, NotImplementedError):  # from operations that need memory
             return None
         found: Strides = values[self.proxy.name].stride()
@@ -77,27 +83,24 @@ class _Image:
         return self.strides(given) == contiguous_strides(self.proxy._shape)
 
 
-def with_restored(trace: TraceCtx, items: Sequence[Item], also: Set[str]) -> list[Item]:
-    """The items with copies of those images that let enough convolutions change their order.
-
-    also: names of values whose strides matter for other reasons.
-    """
-    found = [*_images(items)] if runs_last(items) else []
+def copy_to_eager_order(plan: Plan) -> Plan:
+    """The plan with copies of those images that let enough convolutions change their order."""
+    found = [*_images(plan)] if can_run_channels_last(plan.items) else []
     if not found:
-        return [*items]
-    arguments = arguments_of(trace)
-    images = {one.proxy.name: one for one in found if one.is_row_major(arguments)}
-    for name in _worth(items, also, images):
-        items = _with_copy(trace, items, images[name])
-    return [*items]
+        return plan
+    arguments = arguments_of(plan.trace)
+    images = {image.proxy.name: image for image in found if image.is_row_major(arguments)}
+    for name in _worth(plan, images):
+        plan = _with_copy(plan, images[name])
+    return plan
 
 
-def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) -> list[str]:
+def _worth(plan: Plan, images: Mapping[str, _Image]) -> list[str]:
     """The names of the images whose copies pay: together they free MIN_GAIN convolutions to change
     their order, and each of them at least one."""
 
-    def changed(hidden: Set[str]) -> int:
-        return len(unseen_convolutions(items, seen_results(items, also, hidden)))
+    def changed(copied: Set[str]) -> int:
+        return len(hidden_convolutions(plan.items, visible_results(plan, copied)))
 
     chosen = set(images)
     if not chosen or changed(chosen) - changed(set()) < MIN_GAIN:
@@ -111,20 +114,19 @@ def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) 
 # --------------------------------------------------------------------------------- which images
 
 
-def _images(items: Sequence[Item]) -> Iterator[_Image]:
+def _images(plan: Plan) -> Iterator[_Image]:
     """The returned images that are computed from convolutions' images, if their order is known."""
     returned = {
-        one.name: one
-        for item in items if not isinstance(item, Region) and item.sym.id is PrimIDs.RETURN
-        for one in read_by(item) if isinstance(one, TensorProxy) and one.ndim in FORMATS
+        proxy.name: proxy
+        for proxy in plan.returned if isinstance(proxy, TensorProxy) and proxy.ndim in FORMATS
     }  # fmt: skip
     convolved = set[str]()
-    for item in items:
+    for item in plan.items:
         made = _made_of_images(item, convolved)
         convolved |= made
         for one in made_by(item) if _makes_memory(item) else ():
             if one.name in made & returned.keys():
-                image = _image(items, item, returned[one.name])
+                image = _image(plan, item, returned[one.name])
                 if image is not None:
                     yield image
 
@@ -146,9 +148,9 @@ def _makes_memory(item: Item) -> bool:
     return is_convolution(item) or (isinstance(item, Region) and not item.moves_only)
 
 
-def _image(items: Sequence[Item], maker: Item, proxy: TensorProxy) -> _Image | None:
+def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     """The image; None if it is unknown what decides its order, or if the backward lacks that."""
-    names = deciding(items, {proxy.name})
+    items, names = plan.items, deciding(plan.items, {proxy.name})
     given = {one.name: one for item in items if _unpacks(item) for one in made_by(item)}
     parts = tuple(
         item for item in items
@@ -161,7 +163,8 @@ def _image(items: Sequence[Item], maker: Item, proxy: TensorProxy) -> _Image | N
     known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
     if not known or not all(one.name in kept for one in models):
         return None
-    return _Image(proxy, maker, tuple(map(_without_trace, parts)), tuple(models))
+    steps = tuple((part, plan.memory.of(part)) for part in parts)
+    return _Image(proxy, maker, steps, tuple(models))
 
 
 def _decides(item: Item) -> bool:
@@ -197,19 +200,14 @@ def _is_plain(proxy: object) -> bool:
     return type(proxy) is TensorProxy and all(type(size) is int for size in proxy._shape)
 
 
-def _without_trace(item: Item) -> Item:
-    """The item without its trace, for it lives as long as the compiled function."""
-    return item.without_trace() if isinstance(item, Region) else item
-
-
 # ---------------------------------------------------------------------------- their stride orders
 
 
-def _made(item: Item, values: Values) -> Values:
+def _made(item: Item, memory: RegionMemory, values: Values) -> Values:
     """The results of an item as meta tensors; unknown operands count as contiguous."""
     for proxy in read_by(item):
         values.setdefault(proxy.name, value_of(proxy))
-    found = results_of(item, values)
+    found = results_of(item, memory, values)
     names = [one.name for one in made_by(item)]
     if len(found) != len(names):
         raise NotImplementedError(f"the op that makes {', '.join(names)} needs memory")
@@ -219,22 +217,25 @@ def _made(item: Item, values: Values) -> Values:
 # ---------------------------------------------------------------------------------- the copies
 
 
-def _with_copy(trace: TraceCtx, items: Sequence[Item], image: _Image) -> list[Item]:
-    """The items with the copy, which is returned instead of the image."""
-    copy = _copy(trace, image)
+def _with_copy(plan: Plan, image: _Image) -> Plan:
+    """The plan with the copy, which is returned instead of the image."""
+    name, copy = image.proxy.name, _copy(plan.trace, image)
     users = {variableify(image.proxy): copy.output}
-    read = {one.name for item in items if is_convolution(item) for one in read_by(item)}
-    found: list[Item] = []
-    for item in items:
+    convolved = {
+        proxy.name for item in plan.items if is_convolution(item) for proxy in read_by(item)
+    }  # fmt: skip
+    items: list[Item] = []
+    for item in plan.items:
         if isinstance(item, BoundSymbol) and item.sym.id in _USERS:
-            found.append(item.from_bsym_swap_proxies(users))
-        elif all(one.name != image.proxy.name for one in made_by(item)):
-            found.append(item)
-        else:
-            if isinstance(item, Region) and image.proxy.name not in read and _is_pointwise(item):
-                item = replace(item, row_major=(*item.row_major, image.proxy.name))
-            found += item, copy
-    return found
+            item = item.from_bsym_swap_proxies(users)
+        items.append(item)
+        if all(proxy.name != name for proxy in made_by(item)):
+            continue
+        items.append(copy)
+        if isinstance(item, Region) and name not in convolved and _is_pointwise(item):
+            row_major = (*plan.memory.of(item).row_major, name)
+            plan = plan.noting({item.number: {"row_major": row_major}})
+    return plan.with_items(items)
 
 
 def _is_pointwise(region: Region) -> bool:

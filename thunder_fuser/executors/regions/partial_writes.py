@@ -9,7 +9,7 @@ So an update of a key-value cache moves only the written bytes, not four times t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,8 +18,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.trace.memory import one_memory
-from thunder_fuser.trace.op import Op, users_of
+from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES
 
@@ -52,7 +51,7 @@ def write_in_place(prepared: Prepared) -> Prepared:
     """The trace with such calls."""
     if not any(op.only(COPIES) for op in prepared.ops):
         return prepared
-    found = dict(_pairs(prepared.ops))
+    found = dict(_pairs(prepared.flow))
     if not found:
         return prepared
     gone = {*found.values()}
@@ -62,14 +61,14 @@ def write_in_place(prepared: Prepared) -> Prepared:
     )  # fmt: skip
 
 
-def _pairs(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
+def _pairs(flow: DataFlow) -> Iterator[tuple[int, int]]:
     """(the place of an in-place copy, the place of the call whose only reader it is), for each.
 
     The call may move to the copy if nothing is written in place between them, and if no other
     operand shares the memory of its first one: torch refuses to write what it also reads.
     """
-    users = users_of(ops)
-    memory = one_memory([op for op in ops if op.bsym.sym.id not in _WRITES])
+    ops, users = flow.ops, flow.readers
+    memory = flow.without(_WRITES).memory
     last_write = -1
     makers: dict[str, int] = {}
     for at, op in enumerate(ops):
@@ -78,7 +77,7 @@ def _pairs(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
             made = makers.get(source, -1)
             if made > last_write and users[source] == [at]:
                 first, *others = ops[made].read_names
-                places = [memory.get(name, name) for name in (first, *others)]
+                places = [memory.of(name) for name in (first, *others)]
                 if first == target and places.count(places[0]) == 1:
                     yield at, made
         if op.kinds & COPIES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a trace -> the same, with regions and the in-place writes between them joined to one.
+"""A plan -> the same, with regions and the in-place writes between them joined to one.
 
     [t1] = Region(mul(p, 0.9));  t2 = copy_(t1, p)
     [t3] = Region(add(t2, g));   t4 = copy_(t3, t2)      ->    [t4] = Region(mul, copy_, add, copy_)
@@ -19,17 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
-from thunder_fuser.executors.donation import keeps_order
-from thunder_fuser.executors.regions import Item, Region, Write, boundary, made_by, only, read_by
+from thunder_fuser.executors.regions.donation import keeps_order
+from thunder_fuser.executors.regions.plan import MemoryPlan, Plan, RegionMemory, Write
+from thunder_fuser.executors.regions.region import Item, Region, boundary, made_by, only, read_by
 from thunder_fuser.trace.join_across_copies import MOST_OPS
-from thunder_fuser.trace.memory import one_memory, replaces
-from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.memory import replaces
 from thunder_fuser.trace.proxies import (
     COPIES,
     FENCES,
@@ -42,35 +43,40 @@ from thunder_fuser.trace.proxies import (
 )
 
 
-def with_writes(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
-    """The items, with one region for each such group.
-
-    ops: the trace that the items were claimed from.
-    """
-    arguments = _arguments(ops, items) if keeps_order(ops) else frozenset()
+def join_across_writes(plan: Plan) -> Plan:
+    """The plan, with one region for each such group."""
+    arguments = _arguments(plan) if keeps_order(plan.flow.ops) else frozenset()
     if not arguments:
-        return [*items]
-    last = {proxy.name: at for at, item in enumerate(items) for proxy in read_by(item)}
-    found: list[Item] = []
+        return plan
+    last = {name: places[-1] for name, places in plan.readers.items()}
+    items: list[Item] = []
+    memory: dict[int, RegionMemory] = {**plan.memory.regions}
+
+    def close(group: _Group) -> _Group:
+        after, joined = group.items(plan.memory)
+        items.extend(after)
+        memory.update(joined)
+        return _Group(arguments, last)
+
     group = _Group(arguments, last)
-    for at, item in enumerate(items):
+    for at, item in enumerate(plan.items):
         if not group.takes(at, item):
-            found += group.items()
-            group = _Group(arguments, last)
+            group = close(group)
             if not group.takes(at, item):
-                found.append(item)
-    return found + group.items()
+                items.append(item)
+    close(group)
+    return plan.with_items(items, replace(plan.memory, regions=memory))
 
 
-def _arguments(ops: Sequence[Op], items: Sequence[Item]) -> frozenset[str]:
+def _arguments(plan: Plan) -> frozenset[str]:
     """The names of the written arguments that have no views outside of regions."""
-    memory = one_memory(ops, fences_apart=True)
-    written = {memory[name] for op in ops for group in op.writes for name in group}
+    items, memory = plan.items, plan.flow.memory_behind_fences
+    written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
     made = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
-    known = {proxy.name for item in items for proxy in read_by(item)} | made.keys()
+    known = plan.readers.keys() | made.keys()
     given: dict[str, set[str]] = {}
     for name in known:
-        if (place := memory.get(name, "")) in written:
+        if (place := memory.of(name)) in written:
             given.setdefault(place, set()).add(name)
     fit = (
         names for names in given.values()
@@ -140,11 +146,12 @@ class _Group:
             return True
         return False
 
-    def items(self) -> list[Item]:
-        """The views, the region of all other items, and the fences behind it; or all unchanged."""
+    def items(self, memory: MemoryPlan) -> tuple[list[Item], dict[int, RegionMemory]]:
+        """The views, the region of all other items, and the fences behind it, with that region's
+        memory; or all unchanged."""
         inside, behind = _without_end(self._inside)
         if not any(not isinstance(item, Region) and only(item, COPIES) for item in inside):
-            return self._all
+            return self._all, {}
         leaves = [leaf for item in inside for leaf in _leaves(item)]
         # A leaf may repeat a view that torch makes before: the user gets torch's.
         made = {proxy.name for item in inside for proxy in made_by(item)}
@@ -152,10 +159,15 @@ class _Group:
         wanted.update(proxy.name for item in behind for proxy in read_by(item))
         writes = _writes(leaves, self._arguments, wanted)
         if writes is None:
-            return self._all
+            return self._all, {}
+        regions = [item for item in inside if isinstance(item, Region)]
         inputs, outputs = boundary(leaves, frozenset(wanted & made))
-        whole = replace(_joined(inside), leaves=tuple(leaves), inputs=inputs, outputs=outputs)
-        return [*self._views, replace(whole, writes=writes), *behind]
+        whole = replace(
+            regions[0], leaves=tuple(leaves), inputs=inputs, outputs=outputs,
+            where=next(filter(None, (region.where for region in regions)), ""),
+        )  # fmt: skip
+        joined = _memory(whole, regions, memory, writes)
+        return [*self._views, whole, *behind], {whole.number: joined}
 
 
 def _never_copies(view: BoundSymbol) -> bool:
@@ -218,15 +230,16 @@ def _writes(
     )
 
 
-def _joined(inside: Iterable[Item]) -> Region:
-    """A region with the facts of these regions, joined. None of them overwrites what autograd
-    kept: only regions of a backward do."""
-    first, *others = (item for item in inside if isinstance(item, Region))
-    return replace(
-        first,
-        bsyms=(), exits=(),
-        donated=tuple(name for one in (first, *others) for name in one.donated),
-        unseen={name: order for one in (first, *others) for name, order in one.unseen.items()},
-        row_major=tuple(name for one in (first, *others) for name in one.row_major),
-        where=next(filter(None, (one.where for one in (first, *others))), ""),
-    )  # fmt: skip
+def _memory(
+    whole: Region, regions: Iterable[Region], memory: MemoryPlan, writes: tuple[Write, ...]
+) -> RegionMemory:
+    """What the regions do to memory as one. None of them overwrites what autograd kept: only
+    regions of a backward do."""
+    joined = reduce(RegionMemory.joined, map(memory.of, regions))
+    inputs = {proxy.name for proxy in whole.inputs}
+    outputs = {proxy.name for proxy in whole.outputs}
+    return RegionMemory(
+        donated=tuple(name for name in joined.donated if name in inputs),
+        row_major=tuple(name for name in joined.row_major if name in outputs),
+        writes=writes,
+    )

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All passes over a trace of Thunder, in order: over its ops, then over the regions of them.
+
+Before the partition an op has no region. After it, every fusible op has the region that it will run
+in. Between the two tables, the policy decides what the backward recomputes
+(rematerialization/apply.py), and regions are claimed (regions/claim.py). The option dump writes
+what each pass changed; the option skip_passes leaves passes out, to find the one that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from thunder.core.devices import DeviceType
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.errors import OptionError, nearest
+from thunder_fuser.executors.dtensor import mesh_of_call
+from thunder_fuser.executors.functions import why_apart
+from thunder_fuser.executors.mistyped import where_types_agree
+from thunder_fuser.executors.overlap import overlap_products
+from thunder_fuser.executors.random import without_state
+from thunder_fuser.executors.regions.dead_views import drop_dead_views
+from thunder_fuser.executors.regions.donation import donate_last_reads
+from thunder_fuser.executors.regions.partial_writes import write_in_place
+from thunder_fuser.executors.regions.plan import Plan
+from thunder_fuser.executors.regions.stale_reads import refuse_stale_reads
+from thunder_fuser.executors.regions.writes import join_across_writes
+from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
+from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
+from thunder_fuser.executors.stride_orders.hidden import order_hidden_results
+from thunder_fuser.executors.stride_orders.row_major import keep_row_major
+from thunder_fuser.executors.stride_orders.visible import find_visible_results
+from thunder_fuser.executors.support import device_of, leaves_of, support
+from thunder_fuser.runtime.torch_types import target_of_device
+from thunder_fuser.target import CPU, Target
+from thunder_fuser.trace.approximate import tag_approximate
+from thunder_fuser.trace.casts import drop_roundings, expand_casts, recompute_casts
+from thunder_fuser.trace.functionalize import functionalize
+from thunder_fuser.trace.join_across_copies import join_across_copies
+from thunder_fuser.trace.memory import leave_written_views, save_before_writes
+from thunder_fuser.trace.op import Rules
+from thunder_fuser.trace.passes import Pass
+from thunder_fuser.trace.permutations import take_in_old_order
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.split_regions import partition
+from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
+
+_ALIASES = "without it, a region would read or return memory that a write has changed"
+
+TRACE_PASSES: tuple[Pass[Prepared], ...] = (
+    Pass(write_in_place),
+    Pass(functionalize),
+    Pass(take_in_old_order),
+    Pass(save_before_writes, needed=_ALIASES),
+    Pass(without_state, needed="regions can draw no numbers from torch's generator"),
+    Pass(leave_written_views, needed=_ALIASES),
+    Pass(expand_casts),
+    Pass(reorder_matmuls),
+    Pass(join_across_copies),
+    Pass(partition, needed="it makes the regions"),
+    Pass(recompute_casts),
+    Pass(drop_roundings),
+    Pass(tag_approximate),
+    Pass(sum_in_two_stages),
+)
+
+REGION_PASSES: tuple[Pass[Plan], ...] = (
+    Pass(drop_dead_views),
+    Pass(keep_row_major, needed="torch refuses views of results in another order"),
+    Pass(donate_last_reads),
+    Pass(refuse_stale_reads, needed="it is a check"),
+    Pass(join_across_writes),
+    Pass(copy_to_eager_order),
+    Pass(find_visible_results, needed="without it, every stride would count as hidden"),
+    Pass(order_hidden_results),
+    Pass(run_channels_last),
+    Pass(overlap_products),
+)
+
+
+def skipped_passes(text: str) -> frozenset[str]:
+    """The names of passes in the value of the option skip_passes.
+
+    OptionError for a name that no pass has, or whose pass is needed.
+    """
+    needed = {each.name: each.needed for each in TRACE_PASSES}
+    needed |= {each.name: each.needed for each in REGION_PASSES}
+    names = frozenset(filter(None, text.replace(" ", "").split(",")))
+    for name in sorted(names - needed.keys()):
+        near = nearest(name, needed)
+        raise OptionError(
+            "option skip_passes", expected=f"names of passes: {', '.join(needed)}", got=name,
+            do=f"write {near}" * bool(near),
+        )  # fmt: skip
+    for name in sorted(names):
+        if needed[name]:
+            raise OptionError(
+                "option skip_passes", expected="a pass that can be left out",
+                got=f"{name} ({needed[name]})",
+            )  # fmt: skip
+    return names
+
+
+def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:
+    """The trace before the passes."""
+    agreed = where_types_agree(trace.bound_symbols, support)
+    rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
+    return Prepared(trace, tuple(map(rules.op, trace.bound_symbols)), rules, target, options)
+
+
+def _place(bsym: BoundSymbol) -> Hashable:
+    return device_of(bsym), mesh_of_call(bsym)
+
+
+def target_of(trace: TraceCtx) -> Target:
+    """The target of the first tensor on a GPU; else the CPU."""
+    for bsym in trace.bound_symbols:
+        device = device_of(bsym)
+        if device is not None and device.devicetype is DeviceType.CUDA:
+            return target_of_device(device.index or 0)
+    return CPU

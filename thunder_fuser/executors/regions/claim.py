@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops of a prepared trace -> the same with each region as one item, and what was refused.
+
+    t1 = permute(x); t2 = mul(t1, 2); t3 = exp(t2); t4 = reshape(t3); t5 = linear(t4, w)
+->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
+
+Which ops are one region was decided by trace/split_regions.py. Here a region gets its edges (Note
+[Edges] in edges.py), inputs and outputs. Every step is linear in the length of the trace; Thunder's
+own partitioner is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from thunder.core.devices import DeviceType
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.executors.indexing import CALLS
+from thunder_fuser.executors.regions.edges import ENTERING, Edges, by_torch, edges_of, exits_of
+from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views, only
+from thunder_fuser.executors.source_lines import lines_of
+from thunder_fuser.executors.support import device_of, leaves_of
+from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.op import Op, Reject
+from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, reads
+from thunder_fuser.trace.split_regions import Users
+
+# Bound symbols that compute nothing: no one asks why they were not fused.
+_SILENT = frozenset(
+    {
+        PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN, PrimIDs.GET_GRAD,
+        PrimIDs.PUT_GRAD, PrimIDs.DEL, PrimIDs.COMMENT, "draw_random", *FENCES,
+    }
+)  # fmt: skip
+
+VIEW = Reject("a view, which torch makes without a kernel")
+_CALL = Reject("a torch call with no fused op on one of its sides")
+
+
+class Outside(NamedTuple):
+    """What torch runs for a region.
+
+    unfused: the trace's bound symbols that it replaces, where it gets no fuel; exits: the views
+    that torch makes of its outputs and inputs, behind it.
+    """
+
+    unfused: tuple[BoundSymbol, ...]
+    exits: tuple[BoundSymbol, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfused:
+    """An op that torch runs, and why, for reports. It keeps no bound symbol alive.
+
+    where: file:line of the user's program; empty if unknown.
+    """
+
+    name: str
+    reason: Reject
+    where: str = ""
+
+    @property
+    def is_view(self) -> bool:
+        """True if it costs nothing."""
+        return self.reason == VIEW
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The whole trace in order, regions in place of what they claim, and what was refused.
+
+    outside: by the number of a region. For reports, only the regions among the items are kept, and
+    nothing outside. left_out: the regions for which there was no fuel, with the reason; lines:
+    {value: file:line}.
+    """
+
+    items: tuple[Item, ...]
+    unfused: tuple[Unfused, ...]
+    lines: Mapping[str, str] = field(default_factory=dict)
+    outside: Mapping[int, Outside] = field(default_factory=dict)
+    left_out: tuple[tuple[Region, Reject], ...] = ()
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return tuple(item for item in self.items if isinstance(item, Region))
+
+
+def claim(flow: DataFlow) -> Claims:
+    """The regions of a prepared trace, with the edges that Note [Edges] gives them."""
+    ops, users = flow.ops, flow.readers
+    lines = lines_of(ops)
+    trace = _Claimed(lines)
+    for places in _regions(ops):
+        if not ops[places[0]].is_fusible:
+            trace.leave(ops[places[0]])
+            continue
+        edges = edges_of(ops, places, users)
+        formed = _formed(ops, edges, users, trace.views)
+        for at in edges.before:
+            trace.leave(ops[at])
+        if isinstance(formed, Formed):
+            trace.add_region(formed, tuple(ops[at].bsym for at in edges.inside))
+        else:
+            for at in edges.inside:
+                trace.leave(ops[at], formed)
+        for at in edges.after:
+            trace.leave(ops[at])
+    return Claims(tuple(trace.items), tuple(trace.unfused), lines, trace.outside)
+
+
+def _regions(ops: Sequence[Op]) -> Iterator[list[int]]:
+    """The places of each region, and of each op that torch runs."""
+
+    def number(at: int) -> int:
+        region = ops[at].region
+        return -1 - at if region is None else region
+
+    return ([*places] for _, places in groupby(range(len(ops)), number))
+
+
+class _Claimed:
+    """The claimed trace so far, and the views in it that later regions may repeat.
+
+    Layers are refused alike: equal entries of `unfused` are one object.
+    """
+
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        self.lines = lines
+        self.items: list[Item] = []
+        self.outside: dict[int, Outside] = {}
+        self.views: dict[str, BoundSymbol] = {}
+        self.unfused: list[Unfused] = []
+        self._known: dict[Unfused, Unfused] = {}
+
+    def leave(self, op: Op, of_region: Reject | None = None) -> None:
+        """Adds an op that torch runs. The reason is its own, its region's, or that of an edge."""
+        bsym = by_torch(op.bsym)
+        self.items.append(bsym)
+        self._offer([bsym])
+        if op.bsym.sym.id not in _SILENT:
+            at_edge = VIEW if op.only(VIEWS) else _CALL
+            where = next((self.lines[name] for name in op.made_names if name in self.lines), "")
+            one = Unfused(op.bsym.sym.name, op.refusal or of_region or at_edge, where)
+            self.unfused.append(self._known.setdefault(one, one))
+
+    def add_region(self, formed: Formed, unfused: tuple[BoundSymbol, ...]) -> None:
+        region, exits = formed
+        self.items.append(region)
+        self.outside[region.number] = Outside(unfused, exits)
+        self._offer(region.leaves if region.makes_views else exits)
+
+    def _offer(self, run_by_torch: Iterable[BoundSymbol]) -> None:
+        """Notes the views that later regions may repeat."""
+        for bsym in run_by_torch:
+            # A call of torch is more than its parts: round of integers copies its argument.
+            if bsym.sym.executor is None and only(bsym, ENTERING):
+                self.views.update((makes(leaf)[0].name, leaf) for leaf in leaves_of(bsym))
+
+
+class Formed(NamedTuple):
+    """A region, and the views that torch makes of its outputs and inputs."""
+
+    region: Region
+    exits: tuple[BoundSymbol, ...] = ()
+
+    @staticmethod
+    def of(ops: Sequence[Op], outputs: Iterable[str], views: Views = NO_VIEWS) -> Formed:
+        """The region of these ops that returns the results with these names.
+
+        views: {name: view outside of the region that it may repeat}.
+        """
+        whole = Region.whole(ops)
+        wanted, exits = exits_of(whole.leaves, outputs)
+        return Formed(whole.narrowed(wanted, views), exits)
+
+
+def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Formed | Reject:
+    """The region of the ops inside of the edges, or why torch runs all of them."""
+    chosen = [ops[at] for at in edges.inside]
+    escaping = _escaping(ops, edges.inside, users)
+    if not all(op.only(VIEWS | CALLS) for op in chosen):
+        formed = Formed.of(chosen, escaping, views)
+    elif not all(op.only(VIEWS) for op in chosen):
+        return _CALL
+    elif edges.before or edges.after:
+        return VIEW
+    else:
+        formed = Formed(Region.whole(chosen).narrowed([*escaping, *_sources(chosen)]))
+    return _refuse_region(formed.region, chosen[0]) or formed
+
+
+def _escaping(ops: Sequence[Op], inside: Sequence[int], users: Users) -> list[str]:
+    """The names made inside that ops outside read."""
+    members = set(inside)
+    made = (name for at in inside for name in ops[at].made_names)
+    return [name for name in made if not members.issuperset(users.get(name, ()))]
+
+
+def _sources(ops: Sequence[Op]) -> list[str]:
+    """The operands of the views that a later region may repeat."""
+    leaves = [leaf for op in ops for leaf in op.leaves]
+    return [reads(leaf)[0].name for leaf in leaves if leaf.sym.id in ENTERING]
+
+
+def _refuse_region(region: Region, first: Op) -> Reject | None:
+    """A Reject for a region that returns no tensor, or that makes GPU tensors from no tensor.
+
+    A call runs on the device of its arguments. And torch.full and torch.arange are one kernel too.
+    """
+    if not region.outputs:
+        return Reject("nothing reads its result")
+    if not all(isinstance(out, TensorProxy) for out in region.outputs):
+        return Reject("its result is a number")
+    device = device_of(first.bsym)
+    on_cpu = device is None or device.devicetype is DeviceType.CPU
+    if on_cpu or any(isinstance(p, TensorProxy) and p.device == device for p in region.inputs):
+        return None
+    return Reject("GPU tensors made of no tensor, which torch makes as fast")

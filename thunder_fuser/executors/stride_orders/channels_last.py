@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions run in channels-last order: those of 16-bit images on a GPU, of float32 on a CPU.
+
+    y = conv2d(x, w)      ->  y = conv2d(last(x), last(w))            last: a copy, if x is not yet
+    z = fusion(y)             z = fusion(y), channels last, as its input is
+    u = conv2d(z, v)          u = conv2d(z, last(v))                  no copy of an image
+
+A GPU's tensor cores read images in that order: around each convolution, cuDNN copies contiguous
+images into it and back. oneDNN, which torch calls on a CPU, does the same with blocks of channels.
+A small ResNet now has 1.04 times torch.compile's speed in training and 1.02 in inference; before,
+0.82 and 0.81 (cpu_models.json). A convolution keeps eager's order if the user sees its result.
+Gradients of weights have the stride order of the weights.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from thunder.core.symbol import BoundSymbol
+from torch.fx import Graph, GraphModule, Node
+
+from thunder_fuser.executors.functions.kernels import KERNELS
+from thunder_fuser.executors.regions.plan import Plan
+from thunder_fuser.executors.stride_orders.convolutions import (
+    CHANGED,
+    CONVOLVED,
+    FORMATS,
+    graph_of,
+    hidden_convolutions,
+    is_convolution,
+)
+
+_aten = torch.ops.aten
+
+
+def run_channels_last(plan: Plan) -> Plan:
+    """The plan; convolutions whose images the user does not see run in channels-last order."""
+    changed = {id(item) for item in hidden_convolutions(plan.items, plan.memory.visible)}
+    if not changed:
+        return plan
+    return plan.with_items(
+        _in_channels_last(item) if is_convolution(item) and id(item) in changed else item
+        for item in plan.items
+    )
+
+
+# ---------------------------------------------------------------------------------- one that does
+
+
+def _in_channels_last(item: BoundSymbol) -> BoundSymbol:
+    name = f"{item.sym.name}{CHANGED}"
+    graph = graph_of(item)
+    run = _call(item.sym.name) if graph is None else _in_order(item._call_ctx[item.sym.name])
+
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: run}
+
+    symbol = replace(item.sym, name=name, id=name, executor=KERNELS, _bind_postprocess=bind)
+    made = item.from_bsym(sym=symbol, subsymbols=())
+    bind(made)
+    return made
+
+
+def _call(function: str) -> Callable[..., torch.Tensor]:
+    convolve = getattr(torch.nn.functional, function)
+
+    def call(image: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor = convolve(_copied(image), _copied(weight), *args, **kwargs)
+        return result
+
+    return call
+
+
+def _copied(image: torch.Tensor) -> torch.Tensor:
+    """The image in channels-last order: itself if it is so already."""
+    form = FORMATS.get(image.ndim)
+    return image if form is None else image.contiguous(memory_format=form)
+
+
+def _without_values(image: torch.Tensor) -> torch.Tensor:
+    """An image of this shape in channels-last order, with any values."""
+    form = FORMATS.get(image.ndim)
+    if form is None or image.is_contiguous(memory_format=form):
+        return image
+    return torch.empty_like(image, memory_format=form)
+
+
+def _lying_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The gradient with the strides of its weight, as autograd would copy it."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
+
+
+@lru_cache(maxsize=4096)
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A traced convolution that copies its operands, and its weight's gradient back."""
+    graph = Graph()
+    graph.output(graph.graph_copy(function.__self__.graph, {}))  # type: ignore[attr-defined]
+    for node in list(graph.nodes):
+        if node.target in CONVOLVED:
+            prepare = _preparations(node)
+            with graph.inserting_before(node):
+                made = [
+                    graph.call_function(one, (operand,))
+                    for one, operand in zip(prepare, node.args, strict=False)
+                ]
+            node.args = (*made, *node.args[len(made) :])
+        elif _is_weights(node):
+            users = list(node.users)
+            with graph.inserting_after(node):
+                laid = graph.call_function(_lying_as, (node, node.args[0].args[2].args[0]))
+            for user in users:
+                user.replace_input_with(node, laid)
+    return GraphModule({}, graph).forward
+
+
+def _preparations(convolved: Node) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    """The function that brings each operand into order. If the wanted gradients do not depend on
+    an operand's values, only its sizes and order are read."""
+    if convolved.target is _aten.convolution.default:
+        return [_copied, _copied]
+    of_image, of_weight, _ = convolved.args[10]
+    image = _copied if of_weight else _without_values
+    weight = _copied if of_image else _without_values
+    return [_copied, image, weight]
+
+
+def _is_weights(node: Node) -> bool:
+    """True for the second result of a convolution's gradient."""
+    if node.target is not operator.getitem or node.args[1] != 1:
+        return False
+    return node.args[0].target is _aten.convolution_backward.default

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions in a trace: which operands decide their stride order, and who sees that order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import TypeGuard
+
+import torch
+from thunder.core.devices import DeviceType
+from thunder.core.dtypes import bfloat16, float16, float32
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from torch.fx import Graph, GraphModule, Node
+
+from thunder_fuser.executors.functions.kernels import reached
+from thunder_fuser.executors.regions.region import Item, made_by, read_by
+from thunder_fuser.trace.proxies import makes, reads
+
+_aten = torch.ops.aten
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANGED = "_last"  # the suffix of a convolution's name if it copies its operands
+# {aten operator: (its number of tensor operands, the place of `groups` among its arguments)}
+CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}
+# The types of images that a device's kernels read in this order.
+_DTYPES = {DeviceType.CUDA: (bfloat16, float16), DeviceType.CPU: (float32,)}
+
+
+def is_convolution(item: Item) -> TypeGuard[BoundSymbol]:
+    """True for a convolution of torch, or a part of its gradient."""
+    return isinstance(item, BoundSymbol) and str(item.sym.id).split("_")[0] in ("conv2d", "conv3d")
+
+
+def is_changed(item: BoundSymbol) -> bool:
+    """True for one whose image, or image's gradient, is channels last whatever the operands are."""
+    return item.sym.name.endswith(CHANGED) and not makes_weights(item)
+
+
+def can_run_channels_last(items: Sequence[Item]) -> bool:
+    """True if all convolutions of a trace may run in channels-last order."""
+    found = [*filter(is_convolution, items)]
+    return bool(found) and all(map(_may_run_last, found))
+
+
+def makes_weights(item: BoundSymbol) -> bool:
+    """True for the gradient of a convolution's weight and bias."""
+    return "_backward1_" in str(item.sym.id)
+
+
+def order_operands(item: BoundSymbol) -> list[Proxy]:
+    """The operands of a convolution that decide in which order eager torch runs it.
+
+    For an image's gradient these are the image and the weight: torch copies the result's gradient
+    into their order.
+    """
+    graph, operands = graph_of(item), reads(item)
+    if graph is None:
+        return operands
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    convolved = (node for node in graph.nodes if node.target in CONVOLVED)
+    deciding = [operand for node in convolved for operand in _operands(node)]
+    found = reached(deciding, lambda node: node.all_input_nodes)
+    return [one for node, one in zip(given, operands, strict=True) if node in found]
+
+
+def _operands(convolved: Node) -> list[Node]:
+    """The image and the weight."""
+    count, _ = CONVOLVED[convolved.target]
+    return [*convolved.args[count - 2 : count]]
+
+
+def hidden_convolutions(items: Sequence[Item], seen: Set[str]) -> list[BoundSymbol]:
+    """The convolutions whose order the user does not see, if all of the trace may change theirs."""
+    if not can_run_channels_last(items):
+        return []
+    made = {one.name for item in items if read_by(item) for one in made_by(item)}
+    fixed = made.intersection(seen)
+    return [item for item in items if is_convolution(item) and not _is_seen(item, fixed)]
+
+
+def _may_run_last(item: BoundSymbol) -> bool:
+    images = [one for one in (*reads(item), *makes(item)) if isinstance(one, TensorProxy)]
+    sizes = [one for one in images if one.ndim in FORMATS]
+    return (
+        len(sizes) > 1
+        and all(one.dtype in _DTYPES.get(one.device.devicetype, ()) for one in sizes)
+        and _groups(item) == 1
+    )
+
+
+def _groups(item: BoundSymbol) -> int:
+    graph = graph_of(item)
+    if graph is None:
+        given = (*item.args, *item.kwargs.values())
+        return int(item.kwargs.get("groups", given[6] if len(given) > 6 else 1))
+    found = (node for node in graph.nodes if node.target in CONVOLVED)
+    return max(int(node.args[CONVOLVED[node.target][1]]) for node in found)
+
+
+def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
+    """True if the user sees its order: in its results or, for a weight's gradient, its operands."""
+    images = reads(item) if makes_weights(item) else makes(item)
+    return any(one.name in seen for one in images)
+
+
+def graph_of(item: BoundSymbol) -> Graph | None:
+    """The graph that a part of a traced convolution runs; None for torch's own function."""
+    function = (item._call_ctx or {}).get(item.sym.name)
+    owner = getattr(function, "__self__", None)
+    return owner.graph if isinstance(owner, GraphModule) else None

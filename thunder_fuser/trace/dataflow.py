@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ops of a trace -> who reads a value, which memory it has, and what is written.
+
+    v = reshape(x); t = copy_(a, v)  ->  memory: x, v and t share one; written: x, v, t
+
+Each answer is computed when it is first asked for, and once. It is the only place that does so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from thunder.core.prims import PrimIDs
+
+from thunder_fuser.threads import cached_property
+from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.proxies import FENCES, Names
+from thunder_fuser.union_find import UnionFind
+
+
+class Memory:
+    """Which values may share memory."""
+
+    def __init__(self, groups: Iterable[Names] = ()) -> None:
+        self._classes: UnionFind[str] = UnionFind()
+        self._names: set[str] = set()
+        self.join(groups)
+
+    def join(self, groups: Iterable[Names]) -> None:
+        """Adds groups of names of which all may share one memory."""
+        for first, *others in filter(None, groups):
+            self._names.update((first, *others))
+            for name in others:
+                self._classes.join(first, name)
+
+    def of(self, name: str) -> str:
+        """One name for all values that may share memory with this one."""
+        return self._classes.find(name)
+
+    def sharing(self, names: Iterable[str]) -> set[str]:
+        """The names, of those in any group, that may share memory with one of these."""
+        places = set(map(self.of, names))
+        return {name for name in self._names if self.of(name) in places}
+
+
+class DataFlow:
+    """Answers about the values of a list of ops."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self.ops = ops
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """{value: the places of the ops that read it, in order}"""
+        readers: dict[str, list[int]] = {}
+        for at, op in enumerate(self.ops):
+            for name in op.read_names:
+                readers.setdefault(name, []).append(at)
+        return readers
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Of all values. The tensors of one fence count as one memory."""
+        return Memory(group for op in self.ops for group in (*op.writes, *op.shares))
+
+    @cached_property
+    def memory_behind_fences(self) -> Memory:
+        """As `memory`, but a fence joins each tensor only to its own new name."""
+        return Memory(group for op in self.ops for group in _groups_of(op))
+
+    @cached_property
+    def written(self) -> set[str]:
+        """The tensors that are written in place, and those that may share their memory.
+
+        t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
+        """
+        names = {name for op in self.ops for group in op.writes for name in group}
+        return self.memory.sharing(names) if names else set()
+
+    @cached_property
+    def crossing(self) -> set[str]:
+        """Results of regions that torch, the caller or another region reads."""
+        region = {n: op.region for op in self.ops if op.is_fusible for n in op.made_names}
+        return {
+            name for op in self.ops for name in op.read_names
+            if region.get(name, op.region) != op.region
+        }  # fmt: skip
+
+    @cached_property
+    def of_forward(self) -> DataFlow:
+        """The answers about the forward alone."""
+        return DataFlow([op for op in self.ops if not op.is_backward])
+
+    def without(self, symbols: Collection[PrimIDs | str]) -> DataFlow:
+        """The answers about the ops with other symbols than these."""
+        return DataFlow([op for op in self.ops if op.bsym.sym.id not in symbols])
+
+
+def _groups_of(op: Op) -> Iterator[Names]:
+    if op.only(FENCES):
+        yield from zip(op.read_names, op.made_names, strict=True)
+    else:
+        yield from (*op.writes, *op.shares)
