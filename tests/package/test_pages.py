@@ -22,6 +22,7 @@ PAGES = (
     "README.md",
     "docs/ten-minutes.md",
     "docs/limitations.md",
+    "docs/passes.md",
     "docs/several-devices.md",
     "docs/reports.md",
     "docs/debugging.md",

@@ -10,14 +10,14 @@ import torch
 from thunder import last_backward_traces, last_traces
 from torch import nn
 
-from thunder_fuser.executors import channels_last
+from thunder_fuser.executors.stride_orders import convolutions as of_convolutions
 from thunder_fuser.executors.traces import jit
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the CPU's images of any float were the tensor cores'."""
-    monkeypatch.setattr(channels_last, "_may_run_last", lambda item: True)
+    monkeypatch.setattr(of_convolutions, "_may_run_last", lambda item: True)
 
 
 class Images(nn.Module):
@@ -153,5 +153,5 @@ def test_groups_are_left_alone() -> None:
     grouped(torch.randn(2, 4, 9, 9)).sum().backward()
     for trace in (last_traces(grouped)[-1], last_backward_traces(grouped)[-1]):
         for bsym in trace.bound_symbols:
-            if channels_last.is_convolution(bsym):
-                assert channels_last._groups(bsym) == 2
+            if of_convolutions.is_convolution(bsym):
+                assert of_convolutions._groups(bsym) == 2

@@ -14,9 +14,9 @@ from thunder import last_backward_traces, last_traces
 from torch import nn
 from torch.nn import functional as F
 
-from thunder_fuser.executors import channels_last
 from thunder_fuser.executors.functions import kernels
 from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.stride_orders import convolutions
 from thunder_fuser.executors.traces import fusions_of, jit
 
 SIZES = (2, 8, 6, 8)
@@ -26,7 +26,7 @@ SIZES = (2, 8, 6, 8)
 def taken() -> Any:
     """As if the CPU's images of any float were the tensor cores'."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channels_last, "_may_run_last", lambda item: True)
+        patch.setattr(convolutions, "_may_run_last", lambda item: True)
         patch.setattr(kernels, "_is_on_gpu", lambda tensor: True)
         yield
 
@@ -175,8 +175,8 @@ def test_an_image_traced_in_channels_last_order() -> None:
     """All that follows lies so by itself."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).double()
     image = torch.randn(2, 3, 8, 8).double()
-    convolutions, copies = in_order(model, image)
-    assert convolutions == ["conv2d_last"] * 2 and len(copies) == 1
+    convolved, copies = in_order(model, image)
+    assert convolved == ["conv2d_last"] * 2 and len(copies) == 1
     last = image.contiguous(memory_format=torch.channels_last)
     assert in_order(model, last) == (["conv2d"] * 2, [])
 

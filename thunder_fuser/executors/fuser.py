@@ -73,7 +73,7 @@ _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools k
 
 
 class ThunderFuser(FusionExecutor):
-    """Claims regions of traces; see regions.py for which, callables.py for what they run.
+    """Claims regions of traces; see regions/ for which, callables.py for what they run.
 
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.

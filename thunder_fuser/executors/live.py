@@ -24,8 +24,8 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.capture import storage_of
-from thunder_fuser.executors.donation import as_if_freed
 from thunder_fuser.executors.functions.collectives import CALLS
+from thunder_fuser.executors.regions.donation import as_if_freed
 from thunder_fuser.executors.traces import Jitted, final_traces
 
 _NO_CALLS = frozenset(

@@ -57,7 +57,10 @@ class _Joined:
 
 
 def overlap_products(plan: Plan) -> Plan:
-    """The plan with such calls: on GPUs unless the option is never, elsewhere if it is always."""
+    """Joins matrix products and their communication into calls that overlap the two.
+
+    On GPUs unless the setting lower.overlap is never; elsewhere if it is always.
+    """
     if plan.options.lower.overlap == "never":
         return plan
     separate = plan.with_items(_views_apart(plan.items))

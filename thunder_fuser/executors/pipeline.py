@@ -82,6 +82,13 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
 )
 
 
+def passes_text() -> str:
+    """A line for each pass, in order: its name, and what it returns."""
+    rows = [(each.name, each.run.__doc__ or "") for each in TRACE_PASSES]
+    rows += [(each.name, each.run.__doc__ or "") for each in REGION_PASSES]
+    return "\n".join(f"{name:22} {text.splitlines()[0]}" for name, text in rows)
+
+
 def skipped_passes(text: str) -> frozenset[str]:
     """The names of passes in the value of the option skip_passes.
 

@@ -90,7 +90,7 @@ RANDOM = frozenset(_STATELESS)
 
 
 def without_state(prepared: Prepared) -> Prepared:
-    """The trace with random primitives made stateless."""
+    """Makes random primitives stateless: they take torch's seed as an operand."""
     if not any(map(_is_random, prepared.ops)):
         return prepared
     ops = [part for op in prepared.ops for part in _expanded(op, prepared.rules)]

@@ -45,7 +45,7 @@ class Accuracy(Enum):
 
 
 def tag_approximate(prepared: Prepared) -> Prepared:
-    """The trace with the tags."""
+    """Tags ops whose approximate form is as good for results of 16 bits."""
     users = _Users(prepared.ops)
     return prepared.with_ops(_tagged(op, users, prepared.rules) for op in prepared.ops)
 

@@ -33,7 +33,7 @@ _BY_NAME = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})  # what they read keeps
 
 
 def functionalize(prepared: Prepared) -> Prepared:
-    """The trace without such writes."""
+    """Replaces in-place writes to memory that only the trace sees by the values written."""
     if not any(op.kinds & COPIES for op in prepared.ops):
         return prepared
     apart = [_apart(prepared, op) for op in prepared.ops]

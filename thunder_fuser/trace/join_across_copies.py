@@ -25,7 +25,7 @@ MOST_OPS = 256  # of a region that others may join
 
 
 def join_across_copies(prepared: Prepared) -> Prepared:
-    """The trace in its new order."""
+    """Moves ops on computed values before in-place copies, to the ops whose results they read."""
     if not any(op.kinds & COPIES for op in prepared.ops):
         return prepared
     return prepared.in_order(_order(prepared.flow))

@@ -57,7 +57,7 @@ Fact = _Taken | str | None
 
 
 def take_in_old_order(prepared: Prepared) -> Prepared:
-    """The trace with takes in place of such scatters."""
+    """Takes rows by the inverse of a permutation, instead of scattering them."""
     if not any(op.kinds & _SCATTERS for op in prepared.ops):
         return prepared
     facts = _Facts()

@@ -44,7 +44,7 @@ class _Run:
 
 
 def reorder_matmuls(prepared: Prepared) -> Prepared:
-    """The trace in its new order."""
+    """Moves matrix products out of the way of fusible ops, where that makes fewer regions."""
     return prepared.in_order(_order(prepared.ops))
 
 

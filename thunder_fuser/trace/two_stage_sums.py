@@ -40,7 +40,7 @@ MIN_COLUMNS = 24  # of a row: partial results must be a small part of the bytes
 
 
 def sum_in_two_stages(prepared: Prepared) -> Prepared:
-    """The trace with such sums in two stages if a group fits on chip; only with a backward."""
+    """Sums over rows first where gradients need sums over other axes too, if a group fits."""
     if not prepared.has_backward:
         return prepared
     regions: dict[int, list[BoundSymbol]] = {}

@@ -12,7 +12,7 @@ from thunder_fuser.trace.proxies import VIEWS
 
 
 def drop_dead_views(plan: Plan) -> Plan:
-    """The plan without such views; a region of views keeps those that are read."""
+    """Drops views whose only readers are regions that now repeat them."""
     needed: set[str] = set()
     kept: list[Item] = []
     for item in reversed(plan.items):

@@ -41,7 +41,7 @@ from thunder_fuser.trace.proxies import VIEWS, is_product
 
 
 def donate_last_reads(plan: Plan) -> Plan:
-    """The plan; its memory says which inputs are donated, and which if autograd frees them."""
+    """Notes the inputs that a region is the last to read, so it may write over them."""
     ops = plan.flow.ops
     if not plan.options.donation or not keeps_order(ops):
         return plan

@@ -48,7 +48,7 @@ _WRITES = {
 
 
 def write_in_place(prepared: Prepared) -> Prepared:
-    """The trace with such calls."""
+    """Writes a part of a tensor by one call, instead of copying the tensor there and back."""
     if not any(op.only(COPIES) for op in prepared.ops):
         return prepared
     found = dict(_pairs(prepared.flow))

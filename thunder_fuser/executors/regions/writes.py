@@ -44,7 +44,7 @@ from thunder_fuser.trace.proxies import (
 
 
 def join_across_writes(plan: Plan) -> Plan:
-    """The plan, with one region for each such group."""
+    """Joins regions and the in-place writes between them to one region that writes."""
     arguments = _arguments(plan) if keeps_order(plan.flow.ops) else frozenset()
     if not arguments:
         return plan

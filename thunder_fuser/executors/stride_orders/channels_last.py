@@ -39,7 +39,7 @@ _aten = torch.ops.aten
 
 
 def run_channels_last(plan: Plan) -> Plan:
-    """The plan; convolutions whose images the user does not see run in channels-last order."""
+    """Runs convolutions whose stride order the user does not see in channels-last order."""
     changed = {id(item) for item in hidden_convolutions(plan.items, plan.memory.visible)}
     if not changed:
         return plan

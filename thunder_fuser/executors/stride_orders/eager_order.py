@@ -84,7 +84,7 @@ class _Image:
 
 
 def copy_to_eager_order(plan: Plan) -> Plan:
-    """The plan with copies of those images that let enough convolutions change their order."""
+    """Copies visible images to eager's order where that frees enough convolutions to change it."""
     found = [*_images(plan)] if can_run_channels_last(plan.items) else []
     if not found:
         return plan

@@ -22,7 +22,7 @@ HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 
 
 def order_hidden_results(plan: Plan) -> Plan:
-    """The plan; its memory says in which stride order the readers of each hidden result wish it.
+    """Notes in which stride order the readers of each hidden result wish it.
 
     A product or a reshape copies a tensor in another order; attention is faster with its own.
     """

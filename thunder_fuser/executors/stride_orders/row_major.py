@@ -31,7 +31,7 @@ _KEEPING = {row.id for row in ROWS.values() if row.computes} | VIEWS | {
 
 
 def keep_row_major(plan: Plan) -> Plan:
-    """The plan; its memory says which results of each region are row-major."""
+    """Notes the results that must be row-major, since torch takes a view of them."""
     flow = plan.flow
     viewed = {
         flow.memory.of(name)

@@ -32,7 +32,7 @@ _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
 
 def find_visible_results(plan: Plan) -> Plan:
-    """The plan; its memory plan says which results are visible."""
+    """Notes the values whose strides the user sees."""
     return replace(plan, memory=replace(plan.memory, visible=frozenset(visible_results(plan))))
 
 
