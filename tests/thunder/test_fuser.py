@@ -132,7 +132,7 @@ def test_the_trace_shows_regions_with_their_ops(fuser: ThunderFuser) -> None:
 
 def test_thunder_may_fuse_a_region_again(fuser: ThunderFuser) -> None:
     """Another fusion executor after ours makes Thunder rewrite our regions."""
-    from thunder.executors.pipeline import update_fusion_call_ctx
+    from thunder.executors.passes import update_fusion_call_ctx
 
     x = torch.randn(3, 4)
     thunder.jit(lambda x: F.softmax(x, -1), executors=[fuser])(x)
