@@ -73,18 +73,10 @@ def recorded_plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PlanText]]:
         plans[-1].add("rematerialize", [*map(op_text, after.ops)])
         return after, recomputation
 
-    def claimed(ops: Sequence[Op]) -> Any:
-        claims = claim(ops)
-        plans[-1].start("claim", [*map(item_text, claims.items)])
-        return claims
-
-    run, rematerialize, claim = (
-        fuser_module.run, fuser_module.rematerialize, fuser_module.claim
-    )  # fmt: skip
+    run, rematerialize = fuser_module.run, fuser_module.rematerialize
     with monkeypatch.context() as patch:
         patch.setattr(fuser_module, "run", run_trace_passes)
         patch.setattr(fuser_module, "rematerialize", with_recomputation)
-        patch.setattr(fuser_module, "claim", claimed)
         for name in _REGION_PASSES:
             patch.setattr(fuser_module, name, _recorded(getattr(fuser_module, name), name, plans))
         yield plans
@@ -94,6 +86,8 @@ def _recorded(
     region_pass: Callable[..., Any], name: str, plans: list[PlanText]
 ) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
+        if name == _REGION_PASSES[0]:
+            plans[-1].start("claim", [*map(item_text, args[0])])
         items = region_pass(*args)
         plans[-1].add(name, [*map(item_text, items)])
         return items
