@@ -65,9 +65,10 @@ def _told(error: OutOfRangeError, name: str, region: Region) -> OutOfRangeError:
 def _counts_from_the_end(region: Region) -> bool:
     """True for x[i], which adds the size to an index below 0: i + where(i < 0, size, 0)"""
     made = {out.name: leaf.sym.id for leaf in region.leaves for out in makes(leaf)}
-    sums = [leaf for leaf in region.leaves if leaf.sym.id is PrimIDs.ADD]
     wrapped = {
-        makes(leaf)[0].name for leaf in sums
-        if PrimIDs.WHERE in [made.get(proxy.name) for proxy in reads(leaf)]
+        makes(leaf)[0].name for leaf in region.leaves
+        if leaf.sym.id is PrimIDs.ADD
+        and PrimIDs.WHERE in [made.get(proxy.name) for proxy in reads(leaf)]
     }  # fmt: skip
-    return all(leaf.args[1].name in wrapped for leaf in region.leaves if leaf.sym.id is PrimIDs.TAKE)
+    takes = (leaf for leaf in region.leaves if leaf.sym.id is PrimIDs.TAKE)
+    return all(leaf.args[1].name in wrapped for leaf in takes)

@@ -8,6 +8,7 @@ fusion they are Int with the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ def attention(
         sums, seed = sums[..., : output.shape[2]], torch.stack([seed, offset])
     else:
         found = _ATEN._scaled_dot_product_flash_attention(*qkv, *given, scale=scale)
-        output, sums, seed, offset = *found[:2], *(one.view(torch.int64) for one in found[6:8])
+        (output, sums), (seed, offset) = found[:2], (x.view(torch.int64) for x in found[6:8])
     return output.unflatten(0, batch), sums.unflatten(0, batch), seed, offset
 
 
@@ -115,7 +116,8 @@ def attention_backward(
     batch, (seed, offset) = operands[1].shape[:-3], operands[6:8]
     gradient, *qkv, output = map(_flat, operands[:5])
     sums, mask = operands[5].flatten(0, -3), _flat_mask(operands[8:], operands[1])
-    given = {"dropout_p": dropout_p or 0.0, "is_causal": bool(is_causal), "scale": scale}
+    given: dict[str, Any] = {"dropout_p": dropout_p or 0.0, "is_causal": bool(is_causal)}
+    given["scale"] = scale
     if gradient.device.type == "cpu":
         backward = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
         found = backward(gradient, *qkv, output, sums, attn_mask=mask, **given)
