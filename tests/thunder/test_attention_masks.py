@@ -25,7 +25,7 @@ from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import why
 from thunder_fuser.runtime import torch_calls
 
-BATCH, HEADS, WIDTH = 3, 2, 8
+BATCH, HEADS, WIDTH, SEED = 3, 2, 8, 71
 
 
 def whole(  # noqa: PLR0917 - torch's
@@ -46,7 +46,7 @@ def forward(  # noqa: PLR0917 - torch's
     q: Any, k: Any, v: Any, bias: Any, sums: bool, dropout: float, is_causal: bool, *, scale: Any
 ) -> tuple[torch.Tensor, ...]:
     check_bias(q, k, bias)
-    state = torch.zeros((), dtype=torch.int64)
+    state = torch.tensor(SEED)
     rows = torch.empty(*q.shape[:2], -(-q.shape[2] // 32) * 32)
     return whole(q, k, v, bias, is_causal, scale), rows, state, state
 
@@ -57,6 +57,7 @@ def backward(  # noqa: PLR0917 - torch's
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     check_bias(q, k, bias)
     assert sums.shape[2] % 32 == 0
+    assert not dropout or int(seed) == int(offset) == SEED
     leaves = [one.detach().clone().requires_grad_() for one in (q, k, v, bias)]
     with torch.enable_grad():
         found = torch.autograd.grad(whole(*leaves, is_causal, scale), leaves, gradient)
@@ -155,6 +156,20 @@ def test_a_mask_that_does_not_broadcast_is_taken_apart() -> None:
     many = [one.expand(BATCH, -1, -1, -1) for one in (q * 2, k, v)]
     torch.testing.assert_close(result, whole(*many, mask * 2, False, None))
     assert "a mask of a shape other than" in str(why(jitted))
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_what_is_saved(dropout: float) -> None:
+    """The seed only with dropout: torch has it on the host, where no CUDA graph may read it."""
+    q, k, v = (one.requires_grad_() for one in qkv(5, 13))
+    mask = drawn("one batch", 5, 13, "bool")
+    jitted = jit(lambda *heads: F.scaled_dot_product_attention(*heads, mask, dropout), strict=True)
+    saved: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        result = jitted(q, k, v)
+    result.sum().backward()
+    assert any(one.dtype == torch.int64 for one in saved) == (dropout > 0)
 
 
 # ------------------------------------------------------------- torch's checks of the arguments
