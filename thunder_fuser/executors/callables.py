@@ -26,6 +26,7 @@ from thunder_fuser.errors import (
 from thunder_fuser.executors.announce import line_of_the_call
 from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
+from thunder_fuser.executors.out_of_range import in_words
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import (
@@ -151,7 +152,7 @@ class RegionCallable:
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)
-                return self._compile(definition, self.name, args)
+                return in_words(self._compile(definition, self.name, args), self.name, self.region)
             except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
             except KeyboardInterrupt:

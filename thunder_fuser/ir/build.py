@@ -360,9 +360,8 @@ class Definer:
         axes = shapes.movement(domains, record, self.sizes, self.fresh)
         view = _view(views[0].dtype, axes, is_scalar=gives_scalar(record, views))
         if record.op == "stride_order":
-            allocation = allocation_of(check_stride_order(record.ints("stride_order"), len(axes)))
-            contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
-            view = replace(view, domain=view.domain.with_allocation(allocation, contiguity))
+            order = check_stride_order(record.ints("stride_order"), len(axes))
+            view = _laid(view, allocation_of(order))
         return self._emit(record, view)
 
     def _size_of(self, record: OpRecord) -> None:
@@ -426,7 +425,11 @@ class Definer:
         extents = torch_calls.result_sizes(record, operands, self.sizes)
         axes = [tuple(map(self.fresh, sizes)) for sizes in extents]
         check_streams(record, operands, axes[0])
-        self._emit(record, *map(_view, result_types(record, operands), axes))
+        views = [*map(_view, result_types(record, operands), axes)]
+        order = operands[0].domain.allocation
+        if record.op == "sdpfa_fwd" and order[-1] == len(order) - 1:  # torch keeps the query's
+            views[0] = _laid(views[0], order)
+        self._emit(record, *views)
 
     def _communicate(self, record: OpRecord) -> None:
         (view,) = self._views(record)
@@ -452,6 +455,13 @@ def _with_dtype(record: OpRecord, dtype: DataType) -> OpRecord:
     if record.attr("dtype") is not None:
         return record
     return replace(record, attrs=(*record.attrs, ("dtype", dtype)))
+
+
+def _laid(view: TensorView, allocation: tuple[int, ...]) -> TensorView:
+    """The view with its axes in this order in memory, without gaps."""
+    axes = view.domain.logical
+    contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
+    return replace(view, domain=view.domain.with_allocation(allocation, contiguity))
 
 
 def _view(dtype: DataType, axes: Domain = (), *, is_scalar: bool = False) -> TensorView:

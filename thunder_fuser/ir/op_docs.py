@@ -57,7 +57,7 @@ _SHAPES: dict[str | OpKind, str] = {
     "grouped_mm": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
     "scaled_product": "[m, n]",
     "scaled_grouped_product": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
-    "sdpfa_fwd": "[N, H, L, the last size of value], [N, H, L], [2], []",
+    "sdpfa_fwd": "[*batch, H, L, the last size of value], [*batch, H, L], [2], []",
     "sdpfa_bwd": "those of query, key and value",
     "embedding_backward": "[num_weights, the last size of grad]",
     "topk": "that of arg, with k at dim",

@@ -1674,10 +1674,10 @@ class OpMethods:
         scale: float | Value | Constant | None = None,
         attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
-            attn_mask is added to the scores.
+        """(attention of [*batch, H, L, E], its logsumexp, the seed and the offset of its dropout).
+            attn_mask is added to the scores. The result lies in memory as query does.
 
-        Shape: [N, H, L, the last size of value], [N, H, L], [2], [].
+        Shape: [*batch, H, L, the last size of value], [*batch, H, L], [2], [].
         Type: that of query, Float, Int, Int.
 
         query, key, value, attn_mask: a tensor.

@@ -127,8 +127,8 @@ linear: arg @ weight.T + bias; streams: as of matmul.
 grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
 scaled_product: (mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
 scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.
-sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).\
- attn_mask is added to the scores.
+sdpfa_fwd: (attention of [*batch, H, L, E], its logsumexp, the seed and the offset of its dropout).\
+ attn_mask is added to the scores. The result lies in memory as query does.
 sdpfa_bwd: The gradients of query, key and value, from arguments and results of sdpfa_fwd.
 scatter: A copy of arg with src, or one number, written where the index says along dim.
 scatter_add: A copy of arg with src added where the index says along dim.
