@@ -22,11 +22,11 @@ from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, fits, of_number
+from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.op_schema import Op
+from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
     LAYOUT,
@@ -173,8 +173,7 @@ class Recorder:
         dtype = dtype or of_number(value)
         if not fits(value, dtype):
             raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
-        kind = bool if dtype is DataType.Bool else float if dtype.is_float else int
-        return Constant(kind(value))
+        return Constant(held(value, dtype) if not dtype.is_float8 else float(value), dtype)
 
     def _of_parts(self, op: str, attrs: dict[str, Any]) -> Any:
         """A complex argument, made of one argument for each part."""
@@ -257,10 +256,21 @@ class Recorder:
         made = tuple(kind(name, self) for name in names)
         return made if results > 1 else made[0]
 
+    def _constant(self, constant: Constant, call: str) -> Any:
+        """A number, or a scalar if the type that the constant was defined with may decide that of
+        the op's result."""
+        number, dtype = constant.value, constant.dtype()
+        is_typed = call in OPS and OPS[call].kind in (OpKind.POINTWISE, OpKind.MOVEMENT)
+        if not is_typed or dtype is of_number(number):
+            return number
+        return self.call("cast", (Literal.of(number),), {"dtype": dtype})
+
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         if isinstance(value, complex):
             value = self._complex(value, DataType.ComplexDouble)
+        if isinstance(value, Constant):
+            value = self._constant(value, call)
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:

@@ -51,6 +51,15 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
     return [own if dtype is None else dtype for dtype in row.results]
 
 
+def types_of(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
+    """The type that each operand is converted to and, last, that of the first result."""
+    if record.row.kind is OpKind.POINTWISE:
+        compute, result = _pointwise_types(record, operands)
+        return [*compute, result]
+    (result, *_) = result_types(record, operands)
+    return [result] * (len(operands) + 1)
+
+
 def gives_scalar(record: OpRecord, operands: Sequence[Typed]) -> bool:
     """True if the result of an op is a scalar: a size, or computed only from scalars."""
     kind = record.row.kind
