@@ -170,9 +170,8 @@ class FusionDefinition(Recorder):
 
     def repro_script_for(self, inputs: Sequence[Any]) -> str:
         """A script that runs the definition on tensors of the same layouts, with other values."""
-        flat = self._flat(inputs)
-        check_arguments(self.fusion, flat)
-        return repro_text("fusion", "a FusionDefinition", self.records, flat)
+        check_arguments(self.fusion, self._flat(inputs))
+        return repro_text("fusion", "a FusionDefinition", self.records, _listed(inputs))
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -206,8 +205,7 @@ class FusionDefinition(Recorder):
     def _flat(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """[x, [3, 4]] -> [x, 3, 4]. A pair with a tensor stays; a complex scalar becomes its two
         parts."""
-        if any(isinstance(one, (list, tuple)) for one in inputs):
-            inputs = [value for one in inputs for value in (one if _is_vector(one) else [one])]
+        inputs = _listed(inputs)
         if not self.complex_at:
             return inputs
         apart = [_parts(one) if at in self.complex_at else [one] for at, one in enumerate(inputs)]
@@ -224,6 +222,12 @@ def _checked_schedule(segment: object, given: Given) -> Given:
         thing = f"schedule of segment {segment}"
         raise GivenScheduleError(thing, expected="a text or a function", got=shown(given))
     return given
+
+
+def _listed(inputs: Sequence[Any]) -> Sequence[Any]:
+    if not any(isinstance(one, (list, tuple)) for one in inputs):
+        return inputs
+    return [value for one in inputs for value in (one if _is_vector(one) else [one])]
 
 
 def _parts(value: Any) -> list[Any]:

@@ -125,7 +125,8 @@ def computed(
 ) -> Number | None:
     """The result of an op on numbers; None if an operand, or the op, is not known."""
     function = _FUNCTIONS.get(record.op)
-    if function is None or dtype.is_stored or any(o is None or math.isnan(o) for o in operands):
+    is_held = not dtype.is_stored and not dtype.is_complex
+    if function is None or not is_held or any(o is None or math.isnan(o) for o in operands):
         return None
     try:
         known = [held(o, dtype) for o in operands] if dtype.is_float else operands  # type: ignore[arg-type]

@@ -97,6 +97,7 @@ class Recorder:
         strides: Sequence[int] | None = None,
         static_sizes: bool = False,
         donated: bool = False,
+        imag: bool = False,
     ) -> Tensor:
         """An input tensor.
 
@@ -105,7 +106,7 @@ class Recorder:
         An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
         `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
         which the caller no longer needs and which shares no memory with other arguments; see
-        segment/donate.py.
+        segment/donate.py. imag: see define_scalar.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -130,11 +131,9 @@ class Recorder:
             "stride_order": order,
             "donated": donated or None,
             "strides": None if fixed is None else tuple(fixed),
+            "imag": imag or None,
         }
-        if is_cpu and dtype.is_complex:
-            return self._of_parts("define_tensor", attrs)  # type: ignore[no-any-return]
-        self._given += 1
-        return self._define("define_tensor", attrs)  # type: ignore[no-any-return]
+        return self._argument("define_tensor", attrs)  # type: ignore[no-any-return]
 
     @checked
     def define_scalar(
@@ -144,10 +143,12 @@ class Recorder:
         *,
         drawn: str | None = None,
         coordinate: Sequence[Any] | None = None,
+        imag: bool = False,
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
 
-        A complex one is made of its parts, in the definition and at the call.
+        A complex one is made of its parts, in the definition and at the call. imag: the imaginary
+        part of a complex argument whose real part is the argument before, as such parts print.
 
         drawn="seed" or "offset": each run draws it from torch's generator, for random ops without
         a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
@@ -162,11 +163,7 @@ class Recorder:
             value, dtype = None, value
         if value is None:
             dtype = dtype or DataType.Double
-            attrs = {"dtype": dtype}
-            if dtype.is_complex:
-                return self._of_parts("define_scalar", attrs)  # type: ignore[no-any-return]
-            self._given += 1
-            return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
+            return self._argument("define_scalar", {"dtype": dtype, "imag": imag or None})  # type: ignore[no-any-return]
         if isinstance(value, complex) or (dtype is not None and dtype.is_complex):
             whole = self._complex(value, dtype or DataType.ComplexDouble)
             return whole  # type: ignore[no-any-return]
@@ -175,12 +172,20 @@ class Recorder:
             raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
         return Constant(held(value, dtype) if not dtype.is_float8 else float(value), dtype)
 
-    def _of_parts(self, op: str, attrs: dict[str, Any]) -> Any:
-        """A complex argument, made of one argument for each part."""
-        self.complex_at.add(self._given)
-        self._given += 1
-        attrs = {**attrs, "dtype": attrs["dtype"].real}
-        return self.ops.complex(self._define(op, attrs), self._define(op, attrs))
+    def _argument(self, op: str, attrs: dict[str, Any]) -> Any:
+        """An argument. A complex number is two, of which the second one is marked, also in the
+        text: so the text takes what the definition took."""
+        if attrs["dtype"].is_complex and (op == "define_scalar" or attrs["is_cpu"]):
+            attrs = {**attrs, "dtype": attrs["dtype"].real}
+            real = self._argument(op, attrs)
+            return self.ops.complex(real, self._argument(op, {**attrs, "imag": True}))
+        if not attrs["imag"]:
+            self._given += 1
+        elif not self._given:
+            raise _error(f"{op}: imag", "an argument before, the real part", "none")
+        else:
+            self.complex_at.add(self._given - 1)
+        return self._define(op, attrs)
 
     def _complex(self, value: complex, dtype: DataType) -> Any:
         """A complex constant."""

@@ -128,9 +128,8 @@ def _may_stand_for(name: str, known: Mapping[str, Number], fusion: Fusion) -> bo
         ]  # fmt: skip
         plain = [number if o == name else v for o, v in zip(record.inputs, views, strict=True)]
         types = types_of(record, plain)
-        if types != types_of(record, views):
-            return False
-        if any(o == name and not fits(value, into) for o, into in zip(record.inputs, types)):
+        into = [one for o, one in zip((*record.inputs, ""), types, strict=True) if o == name]
+        if types != types_of(record, views) or not all(fits(value, one) for one in into):
             return False
     return True
 
