@@ -24,6 +24,7 @@ from thunder_fuser.errors import DefinitionError, GivenScheduleError, InputError
 from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.kernel_profiles import active
+from thunder_fuser.host.nvfuser_options import check_options, check_same_device
 from thunder_fuser.host.overlap import with_decisions
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.host.script import repro_text
@@ -107,6 +108,9 @@ class FusionDefinition(Recorder):
         *,
         target: str | Target | None = None,
         schedules: Mapping[int | str, Given] | None = None,
+        device: Any = None,
+        _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
     ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order of their definitions.
 
@@ -117,10 +121,17 @@ class FusionDefinition(Recorder):
         target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device.
         schedules: {segment of the plan, by number or name: its schedule}, beside those of
         `fd.schedule`. A schedule is a text as `schedules` prints it, or a function of a Schedule.
+        device, _enable_options, _disable_options: nvFuser's, refused where they would change
+        something (host/nvfuser_options.py).
         Raises InputError naming the argument that does not fit, and GivenScheduleError naming the
         axis and the rule that a schedule breaks.
         """
         entry, flat, given = self.entry, self._flat(inputs), self._scheduled(schedules)
+        if device is not None or _enable_options or _disable_options:
+            check_options("_enable_options", _enable_options)
+            check_options("_disable_options", _disable_options)
+            executable, values = entry.prepare().bind(flat)
+            check_same_device(device, device_of(executable.fusion, values))
         on = None if target is None else named(target)
         profiler = active()
         if profiler is None:

@@ -66,6 +66,10 @@ class HostScalars:
         """The arguments, and the symbols of axes, that a size is computed from."""
         return frozenset().union(*(self._arguments.get(s, {s}) for s in size.symbols))
 
+    def number(self, operand: Operand) -> Number | None:
+        """The number that an operand is in every call, if it is one."""
+        return _number(operand, self._numbers)
+
     def _keep(self, name: str, size: Scalar) -> None:
         self.sizes[name] = size
         if size.is_const:

@@ -286,7 +286,9 @@ OPERAND = Kind(
 
 # `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
-    "block_size chunk define_vector.size factor num_weights output_block_scale_size": Kind("an integer of 64 bits", _integer, "int"),
+    "block_size chunk define_vector.size factor num_weights output_block_scale_size": Kind(
+        "an integer of 64 bits", _integer, "int"
+    ),
     "broadcast_dims sizes stride_order strides add_output.shape"
     " define_tensor.shape": Kind("a list of integers", _list_of(_integer), "Sequence[int]"),
     "max_norm": Kind(
@@ -335,7 +337,9 @@ _KINDS: dict[str, Kind] = {
         _either(_number, _value, lambda value: _none(value) or 0.0),
         "float | Value | Constant | None",
     ),
-    "k length padding_idx": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
+    "k length padding_idx": Kind(
+        "an integer of 64 bits, or a scalar", _size, "int | Value | Constant"
+    ),
     "end_indices new_shape pad_widths shape start_indices": Kind(
         "a list of integers and scalars", _list_of(_size), "Sequence[int | Value | Constant]"
     ),

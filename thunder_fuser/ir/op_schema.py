@@ -93,7 +93,10 @@ class Op:
         )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name, with defaults; DefinitionError if they do not fit."""
+        """Arguments by name, with defaults; DefinitionError if they do not fit. As in nvFuser, a
+        type may be the second argument of a reduction: sum(T0, DataType.Float)."""
+        if self.kind is OpKind.REDUCTION and len(args) == 2 and isinstance(args[1], DataType):
+            args, kwargs = args[:1], {**kwargs, "dtype": args[1]}
         kept = {k: v for k, v in kwargs.items() if k != WITHOUT_EFFECT.get(self.name)}
         given = bind(self.parameters, f"ops.{self.name}", args, own_names(self.parameters, kept))
         defaults = {name: one.default for name, one in self.parameters.parameters.items()}
