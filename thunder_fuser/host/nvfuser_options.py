@@ -38,8 +38,8 @@ def check_options(name: str, options: Sequence[str]) -> None:
         raise InputError(name, expected="a list of nvFuser's options", got=shown(options))
     for one in options:
         if one not in WITHOUT_EFFECT:
-            do = _INSTEAD.get(one, "leave it out, and see thunder_fuser.OPTIONS")
-            expected = f"options that change no result ({', '.join(sorted(WITHOUT_EFFECT))})"
+            do = _INSTEAD.get(one, "leave it out; thunder_fuser.OPTIONS has those here")
+            expected = "an option of nvFuser that changes no result here"
             raise InputError(name, expected=expected, got=repr(one), do=do)
 
 

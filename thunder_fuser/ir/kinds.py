@@ -286,9 +286,8 @@ OPERAND = Kind(
 
 # `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
-    "block_size chunk define_vector.size factor num_weights output_block_scale_size": Kind(
-        "an integer of 64 bits", _integer, "int"
-    ),
+    "block_size chunk define_vector.size factor num_weights output_block_scale_size"
+    " padding_idx": Kind("an integer of 64 bits", _integer, "int"),
     "broadcast_dims sizes stride_order strides add_output.shape"
     " define_tensor.shape": Kind("a list of integers", _list_of(_integer), "Sequence[int]"),
     "max_norm": Kind(
@@ -299,7 +298,7 @@ _KINDS: dict[str, Kind] = {
         _either(_operand, lambda value: _none(value) or 2.0),
         "float | Value | Constant | None",
     ),
-    "is_causal scale_grad_by_freq sparse": Kind(
+    "is_causal embedding_fwd.scale_grad_by_freq sparse": Kind(
         "True, False or a scalar",
         _either(_flag, _value, lambda value: bool(_none(value))),
         "bool | Value | Constant | None",
@@ -311,8 +310,8 @@ _KINDS: dict[str, Kind] = {
         "float | Value | Constant | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
-    "apart descending donated imag inner_split is_cpu keepdim largest shares short sorted"
-    " output_gamma stable static_sizes swizzle_scales": Kind(
+    "apart descending donated imag inner_split is_cpu keepdim largest scale_grad_by_freq shares"
+    " short sorted output_gamma stable static_sizes swizzle_scales": Kind(
         "True or False", _flag, "bool"
     ),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
@@ -337,7 +336,7 @@ _KINDS: dict[str, Kind] = {
         _either(_number, _value, lambda value: _none(value) or 0.0),
         "float | Value | Constant | None",
     ),
-    "k length padding_idx": Kind(
+    "k length embedding_fwd.padding_idx": Kind(
         "an integer of 64 bits, or a scalar", _size, "int | Value | Constant"
     ),
     "end_indices new_shape pad_widths shape start_indices": Kind(

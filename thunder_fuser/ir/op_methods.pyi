@@ -1321,11 +1321,11 @@ class OpMethods:
         self,
         input: Value,
         weight: Value,
-        padding_idx: int | None = None,
+        padding_idx: int | Value | Constant | None = None,
         max_norm: float | Value | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
+        norm_type: float | Value | Constant | None = 2.0,
+        scale_grad_by_freq: bool | Value | Constant | None = False,
+        sparse: bool | Value | Constant | None = False,
     ) -> Tensor:
         """The rows of weight that the integers of input name, scaled to max_norm if longer.
 
@@ -1334,10 +1334,9 @@ class OpMethods:
         In torch: torch.nn.functional.embedding(input, weight).
 
         input, weight: a tensor.
-        padding_idx: an integer of 64 bits.
-        max_norm: a real number, an integer one of 64 bits, or a scalar.
-        norm_type: a real number, an integer one of 64 bits.
-        scale_grad_by_freq, sparse: True or False.
+        padding_idx: an integer of 64 bits, or a scalar.
+        max_norm, norm_type: a real number, an integer one of 64 bits, or a scalar.
+        scale_grad_by_freq, sparse: True, False or a scalar.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for an index that is
             neither Int nor Int32.
