@@ -130,8 +130,8 @@ class Recorder:
             "is_cpu": is_cpu,
             "stride_order": order,
             "donated": donated or None,
-            "strides": None if fixed is None else tuple(fixed),
             "imag": imag or None,
+            "strides": None if fixed is None else tuple(fixed),
         }
         return self._argument("define_tensor", attrs)  # type: ignore[no-any-return]
 
