@@ -148,7 +148,7 @@ class Composites(Quantized, OpMethods):
             0.0: lambda: self.sum(self.ne(x, 0.0), [-1], keepdim=True),
         }
         if order in special:
-            return special[order]()  # type: ignore[index]
+            return special[order]()
         total = self.sum(self.pow(size, order), [-1], keepdim=True)
         norm = self.pow(total, self.truediv(1.0, order))
         if isinstance(order, Value):

@@ -33,6 +33,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Owner(Protocol):
     """The definition that a value belongs to: `language.Recorder`, as its values see it."""
 
+    has_packed: bool  # whether a value may be of a packed type
+
     @property
     def records(self) -> Definition:
         """The calls so far."""

@@ -52,6 +52,7 @@ class Recorder:
         self._made = 0  # the number of values
         self._given = 0  # the number of arguments
         self.complex_at: set[int] = set()  # the arguments that are taken apart
+        self.has_packed = False
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -256,6 +257,7 @@ class Recorder:
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
+        self.has_packed |= op == "pack_e2m1" or attrs.get("dtype") is DataType.Float4_e2m1fn_x2
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)

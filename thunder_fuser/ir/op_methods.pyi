@@ -1025,6 +1025,17 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
             and floats below 16 bits.
         """
+    def unpack_e2m1(self, arg: Value | Constant | float, place: Value | Constant | float) -> Tensor:
+        """The first or the second of the two 4-bit floats in each element, for a place of 0 or 1.
+
+        Shape: that of the operands, which are broadcast as in torch.
+        Type: Float.
+
+        arg, place: a tensor, a scalar or a real number, an integer one of 64 bits.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for all but
+            Float4_e2m1fn_x2 for arg.
+        """
     def where(
         self,
         condition: Value | Constant | float,
@@ -1105,8 +1116,7 @@ class OpMethods:
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
             Float4_e2m1fn_x2).
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for
-            Float4_e2m1fn_x2.
+        Raises DefinitionError if arguments or sizes do not fit.
         """
     def set(self, arg: Value | Constant | float) -> Tensor:
         """A copy.

@@ -91,6 +91,8 @@ def _pointwise_types(
     if rule is DtypeRule.SELECT:
         common = common_type(operands[1:])
         return [DataType.Bool, common, common], common
+    if rule is DtypeRule.UNPACK:
+        return [DataType.Float4_e2m1fn_x2, DataType.Int32], DataType.Float
     common = common_type(operands).compute
     if rule is DtypeRule.PACK:
         kept = common if common.is_complex else DataType.Float
@@ -121,7 +123,7 @@ def check_cast(source: DataType, to: DataType) -> None:
     """DtypeError for packed floats, which can only be made and moved."""
     if source.is_packed or to.is_packed:
         expected = "a type of which each element is one number"
-        got, do = f"{source.name} to {to.name}", "see ops.pack_e2m1"
+        got, do = f"{source.name} to {to.name}", "cast tensors with axes by ops.cast"
         raise DtypeError("ops.cast", expected=expected, got=got, do=do)
 
 
@@ -141,6 +143,12 @@ def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     if record.op == "cast":
         check_cast(views[0].dtype, record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+        return
+    if record.row.rule is DtypeRule.UNPACK:
+        packed, place = (view.dtype for view in views)
+        if not packed.is_packed or not place.is_int:
+            expected = "Float4_e2m1fn_x2, and integers"
+            raise _error(record, expected, f"{packed.name}, {place.name}")
         return
     for dtype in (view.dtype for view in views):
         if dtype.is_stored:
