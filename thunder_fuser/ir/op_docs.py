@@ -16,7 +16,6 @@ import re
 from inspect import Parameter, Signature
 
 from thunder_fuser.ir import kinds
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.type_rules import NUMBER_AT, TAKES_NUMBERS
 
