@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
+from math import isfinite, prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import communication, indexed, shapes, torch_calls
@@ -375,11 +375,20 @@ class Definer:
         record = _with_dtype(record, dtype)
         if is_iota and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
-        if is_iota and isinstance(step := record.inputs[1], Literal) and not step.value:
-            raise record.error("step", "a number other than 0", step.value, "use ops.full")
+        if is_iota:
+            self._check_iota(record)
         check_numbers(record, self._views(record))
         check_literals(record, record.inputs, [dtype] * len(record.inputs))
         return self._emit(record, _view(dtype, axes))
+
+    def _check_iota(self, record: OpRecord) -> None:
+        """As torch.arange; for numbers that a call gives, the kernel's arithmetic decides."""
+        start, step = (self.scalars.number(operand) for operand in record.inputs)
+        for name, value in (("start", start), ("step", step)):
+            if value is not None and not isfinite(value):
+                raise record.error(name, "a finite number", value)
+        if step == 0:
+            raise record.error("step", "a number other than 0", step, "use ops.full")
 
     def _random(self, record: OpRecord) -> None:
         """Makes the random stream of an op explicit:

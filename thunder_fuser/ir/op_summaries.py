@@ -86,6 +86,7 @@ bitwise_xor: Bits that exactly one of them has.
 bitwise_left_shift: lhs * 2**rhs, in the bits of its type.
 bitwise_right_shift: lhs shifted right by rhs bits; the sign stays.
 logical_right_shift: lhs shifted right by rhs bits; zeros come in from the left.
+unpack_e2m1: The first or the second of the two 4-bit floats in each element, for a place of 0 or 1.
 pack_e2m1: lhs and rhs as 4-bit floats in one element, lhs in the low bits; at most 6, also for NaN.
 where: a where the condition is true, else b.
 lerp: start + weight * (end - start).

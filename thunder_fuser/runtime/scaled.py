@@ -159,6 +159,12 @@ def _e2m1(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(above).sum(0, dtype=torch.uint8) | x.signbit().to(torch.uint8) << 3
 
 
+def unpacked_at(packed: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """The number at a place, 0 or 1, of each element, as float32."""
+    numbers = unpack_e2m1(packed.unsqueeze(-1))
+    return torch.where(place == 0, numbers[..., 0], numbers[..., 1])
+
+
 def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
     """The numbers of 4-bit floats, as float32: twice as many along the last axis."""
     bits = packed.view(torch.uint8)
