@@ -226,6 +226,10 @@ class LaunchError(FuserError):
     """The driver rejected a launch, or a launch is not allowed at this time."""
 
 
+class CaptureBusyError(LaunchError):
+    """A CUDA graph cannot be captured now; a later call tries again."""
+
+
 class EmulatorError(FuserError):
     """A kernel on the emulator broke a rule, such as bounds, alignment or barriers."""
 
