@@ -230,6 +230,10 @@ class CaptureBusyError(LaunchError):
     """A CUDA graph cannot be captured now; a later call tries again."""
 
 
+class ThunderLimitError(FuserError, NotImplementedError, AssertionError):
+    """Thunder's interpreter cannot read a program; of the kinds that Thunder raises."""
+
+
 class EmulatorError(FuserError):
     """A kernel on the emulator broke a rule, such as bounds, alignment or barriers."""
 

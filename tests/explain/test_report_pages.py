@@ -89,8 +89,8 @@ def test_a_page_is_html(name: str, tmp_path: Path) -> None:
     function(torch.randn(6))
     with pytest.raises(ReportError, match=r"expected a name that ends in \.html, .*To fix it: "):
         report(function).save(tmp_path / name)
-    for name in ("x.HTM", "x.html", "x"):
-        assert "<html" in report(function).save(tmp_path / name).read_text("utf-8")
+    for good in ("x.HTM", "x.html", "x"):
+        assert "<html" in report(function).save(tmp_path / good).read_text("utf-8")
 
 
 def test_a_backward_that_was_not_called(tmp_path: Path) -> None:

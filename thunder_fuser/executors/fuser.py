@@ -38,6 +38,7 @@ from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.limits import explain_limits
 from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.overlap import with_overlap
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
@@ -336,6 +337,7 @@ def prepare_region(
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
+explain_limits(fuser.name)
 trace_fast(fuser.name)
 pass_fast()
 claim_once(fuser.name)

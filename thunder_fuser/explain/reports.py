@@ -258,7 +258,7 @@ class Report(Shown):
         """Writes the report as one HTML page without other files, and returns its path.
 
         For the picture of live memory, the traces run once more on zeros unless the report has a
-        timeline. Raises ReportError for a path that cannot be written, or ends in .pdf and the like.
+        timeline. Raises ReportError for a path that cannot be written, or is not one of HTML.
         """
         check_path(path)
         return write_page([self.page_entries()], path)

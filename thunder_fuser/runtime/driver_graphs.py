@@ -8,7 +8,7 @@ code, and draws as ever elsewhere. All that the capturing thread allocates lies 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import finalize
@@ -73,7 +73,7 @@ class DriverGraph:
                 call_driver(_THING, driver.cuGraphLaunch, self._executable, stream)
 
 
-def _captured(stream: int) -> Iterator[None]:
+def _captured(stream: int) -> Generator[None, None, Any]:
     """Yields once while the stream captures. Returns the driver's graph."""
     pinned = _pinned()
     mode = _MODE.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
