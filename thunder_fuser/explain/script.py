@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ def report_on_script(script: Path, arguments: Sequence[str], page: Path | None) 
 
 def _free() -> Path:
     """The first of report.html, report-1.html, ... that does not exist."""
-    names = chain(["report.html"], (f"report-{number}.html" for number in count(1)))
-    return next(path for path in map(Path, names) if not path.exists())
+    paths = (Path(f"report-{number}.html" if number else "report.html") for number in count())
+    return next(path for path in paths if not path.exists())
 
 
 def _failure(script: Path, arguments: Sequence[str]) -> bool:
