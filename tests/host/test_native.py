@@ -48,6 +48,7 @@ def test_its_library_is_named_for_what_it_does(monkeypatch: pytest.MonkeyPatch) 
 
     def load(name: str, text: str, flags: Any) -> Any:
         names.append(name)
+        assert f"PyObject* {name}(" in text  # the name is that of a function, too
         raise ToolchainError("not built here")
 
     monkeypatch.setattr("thunder_fuser.host.native.load_library", load)
