@@ -226,6 +226,14 @@ class LaunchError(FuserError):
     """The driver rejected a launch, or a launch is not allowed at this time."""
 
 
+class CaptureBusyError(LaunchError):
+    """A CUDA graph cannot be captured now; a later call tries again."""
+
+
+class ThunderLimitError(FuserError, NotImplementedError, AssertionError):
+    """Thunder's interpreter cannot read a program; of the kinds that Thunder raises."""
+
+
 class EmulatorError(FuserError):
     """A kernel on the emulator broke a rule, such as bounds, alignment or barriers."""
 

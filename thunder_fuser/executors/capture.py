@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from thunder_fuser.errors import GraphWarning
+from thunder_fuser.errors import CaptureBusyError, GraphWarning
 from thunder_fuser.executors.announce import warn_at
 from thunder_fuser.executors.comments import counted
 from thunder_fuser.host.dispatch import make_dispatch
@@ -66,12 +66,13 @@ class Input:
 
 @dataclass(slots=True)
 class Counts:
-    """How the calls of a piece ran."""
+    """How the calls of a piece ran. waits: why none was captured yet, though one may be later."""
 
     plain: int = 0
     captured: int = 0
     replayed: int = 0
     failures: list[str] = field(default_factory=list)
+    waits: str = ""
 
 
 class Graphs:
@@ -210,19 +211,23 @@ class _Calls:
         try:
             graph = Graph(piece.graphs.recorder, piece, args, copied)
         except Exception as error:  # from torch, the driver or a library: they share no class
-            self._failed = True
+            self._failed = not isinstance(error, CaptureBusyError)
             self._tell(error)
             return None
         piece.counts.captured += 1
+        piece.counts.waits = ""
         log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
         return graph
 
     def _tell(self, error: BaseException) -> None:
         piece, first = self._piece, _first(error)
         reason = f"{type(first).__name__}: {str(first).partition(chr(10))[0]}"
-        piece.counts.failures.append(reason)
+        if self._failed:
+            piece.counts.failures.append(reason)
+        else:
+            piece.counts.waits = reason
         log("graphs", lambda: f"{piece.name}: not captured: {reason}")
-        if first_time(("graph", reason)):
+        if first_time(("graph", reason if self._failed else CaptureBusyError)):
             warn_at(
                 "",
                 f"{piece.name} ({piece.text}) could not be captured in a CUDA graph: {reason}. Its"

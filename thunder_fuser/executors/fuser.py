@@ -38,6 +38,7 @@ from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.limits import explain_limits
 from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.overlap import with_overlap
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
@@ -129,15 +130,15 @@ class ThunderFuser(FusionExecutor):
         return reason is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
-        """Takes fuel for one region; False when it is used up."""
+        """Takes fuel for one fusion; False when it is used up. amount 0: whether there is any."""
         if isinstance(self._fuel, FUEL_LEVEL):
             return True
-        enough = self._fuel >= amount
+        enough = self._fuel >= max(amount, 1)
         self._fuel -= amount * enough
         return enough
 
     def set_fuel(self, value: int | FUEL_LEVEL) -> None:
-        """How many regions may still be fused."""
+        """How many fusions may still be made."""
         if isinstance(value, int) and value < 0:
             raise OptionError("fuel", expected="a number >= 0 or FUEL_LEVEL", got=str(value))
         self._fuel = value
@@ -206,14 +207,17 @@ class ThunderFuser(FusionExecutor):
     def _fueled(
         self, items: Sequence[Item], given: Mapping[str, Value]
     ) -> Iterator[Item]:
-        """The items; a region for which there is no fuel as the bound symbols it claims."""
+        """The items; a region for which there is no fuel as the bound symbols it claims.
+
+        Views take none, but are left out with the fusions that follow the last one.
+        """
         limit = _fuel_of(given)
         count = 0
         for item in items:
             if not isinstance(item, Region):
                 yield item
-            elif (limit < 0 or count < limit) and self.get_fuel():
-                count += 1
+            elif (limit < 0 or count < limit) and self.get_fuel(not item.makes_views):
+                count += not item.makes_views
                 yield item
                 yield from item.exits
             else:
@@ -287,8 +291,8 @@ def _left_out(
     regions: Sequence[Region], fueled: Sequence[Item], limit: int
 ) -> tuple[tuple[Region, Reject], ...]:
     """The regions that are not among the items, and why not."""
-    kept = {id(item) for item in fueled if isinstance(item, Region)}
-    by_option = 0 <= limit <= len(kept)
+    kept = {id(item): not item.makes_views for item in fueled if isinstance(item, Region)}
+    by_option = 0 <= limit <= sum(kept.values())
     reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
     return tuple((one.without_trace(), reason) for one in regions if id(one) not in kept)
 
@@ -297,7 +301,7 @@ def _left_out(
 
 
 def _fuel_of(given: Mapping[str, Value]) -> int:
-    """The most regions that may be fused; -1: all."""
+    """The most fusions of a function; -1: all."""
     return int(given.get("fuel", option("fuel")))
 
 
@@ -333,6 +337,7 @@ def prepare_region(
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
+explain_limits(fuser.name)
 trace_fast(fuser.name)
 pass_fast()
 claim_once(fuser.name)
