@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import reduce
 from itertools import count
 from typing import Any, Protocol
 
@@ -33,7 +33,6 @@ from thunder_fuser.threads import Recent, first_time
 
 # (arguments, fresh copies of a replay's results) -> a result
 Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
-Seen = Callable[[torch.Tensor], torch.Tensor]  # a copy of a memory -> a result in it
 
 
 class Recorder(Protocol):
@@ -257,12 +256,12 @@ class Graph:
         # Of an expanded axis, the one element in memory is copied.
         self._expanded = [at for at, one in enumerate(buffers) if 0 in one.stride()]
         self._out = _Copies([])
-        self._shared: list[tuple[int, Seen]] = []
         self._results: list[Result] = []
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
 
     def __str__(self) -> str:
-        return f"{len(self._copied)} arguments ({self._in.bytes} bytes) copied at each call"
+        bytes = sum(one.nbytes for one in self._in.tensors)
+        return f"{len(self._copied)} arguments ({bytes} bytes) copied at each call"
 
     def is_in_use(self) -> bool:
         """True if anybody holds a value that the last replay saved for a backward."""
@@ -280,15 +279,12 @@ class Graph:
             self._plan(self._recording)
         fresh = [torch.empty_like(one) for one in self._out.tensors]
         self._out.copy(fresh, self._out.tensors)
-        for number, seen in self._shared:
-            fresh[number] = seen(fresh[number])
         return [make(args, fresh) for make in self._results]
 
     def _plan(self, recording: Recording) -> None:
-        planned = _planned(recording, self._device_type, self._saved)
-        self._out, self._shared, self._results, kept = planned
+        self._out, self._results, kept = _planned(recording, self._device_type, self._saved)
         places = {storage_of(one) for one in kept}
-        del recording, kept, planned
+        del recording, kept
         self._recording = None
         self.places = {place: torch._C._storage_Use_Count(place) for place in places}
 
@@ -310,10 +306,6 @@ class _Copies:
             together = one.dtype in _COPIED_TOGETHER and _is_dense(one)
             alike.setdefault(one.dtype if together else at, []).append(at)
         self._groups = [*alike.values()]
-
-    @property
-    def bytes(self) -> int:
-        return sum(one.numel() * one.element_size() for one in self.tensors)
 
     def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
         for places in self._groups:
@@ -351,45 +343,50 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
 
 def _planned(
     recording: Recording, device_type: str, saved: Container[int]
-) -> tuple[_Copies, list[tuple[int, Seen]], list[Result], list[torch.Tensor]]:
-    """(the copies after each replay, how those are seen that several results share, how each result
-    is made, the tensors handed out uncopied)
+) -> tuple[_Copies, list[Result], list[torch.Tensor]]:
+    """(the copies after each replay, how each result is made, the tensors handed out uncopied)
 
     A view of an argument becomes the same view of the call's argument. Results that share memory
     share one copy of it. Numbers, and tensors that torch keeps on the CPU, are the same at each
     call.
     """
     owners = {
-        storage_of(one): at
-        for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
+        storage_of(one): at for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
     }
     together: dict[int, list[torch.Tensor]] = {}
+    for at, one in enumerate(recording.outputs):
+        if at not in saved and _is_on(one, device_type):
+            together.setdefault(storage_of(one), []).append(one)
+    copied: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
-
-    def owner_of(one: torch.Tensor) -> int | None:
-        at = owners.get(storage_of(one))
-        return at if at is not None and _is_view(one, recording.inputs[at]) else None
 
     def result(at: int, one: Any) -> Result:
         if not _is_on(one, device_type):
             return lambda args, fresh: one
-        if (owner := owner_of(one)) is not None:
+        place = storage_of(one)
+        owner = owners.get(place)
+        if owner is not None and _is_view(one, recording.inputs[owner]):
             return _view(one, recording.inputs[owner], owner)
         if at in saved:
             kept.append(one)
             return lambda args, fresh: one.detach()
-        place = storage_of(one)
-        return _part(one, [*together].index(place), _root(together[place]))
+        whole = copied.setdefault(place, _copied(together[place]))
+        return _part(one, [*copied].index(place), whole)
 
-    for at, one in enumerate(recording.outputs):
-        if _is_on(one, device_type) and at not in saved and owner_of(one) is None:
-            together.setdefault(storage_of(one), []).append(one)
-    groups = [*together.values()]
-    alone = [len(group) == 1 and _is_dense(group[0]) for group in groups]
-    copies = [one if own else _whole(one) for (one, *_), own in zip(groups, alone, strict=True)]
-    roots = [(at, root) for at, group in enumerate(groups) if (root := _root(group)) is not None]
-    shared = [(at, _seen_as(root)) for at, root in roots if not alone[at]]
-    return _Copies(copies), shared, [result(*one) for one in enumerate(recording.outputs)], kept
+    made = [result(at, one) for at, one in enumerate(recording.outputs)]
+    return _Copies([*copied.values()]), made, kept
+
+
+def _copied(results: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What is copied of a memory: the result of which the others are views, or else all of it.
+
+    Copies of results that share memory are views of one tensor, as the results are: so autograd
+    sees that a write to one of them changes the others, and what a backward has saved.
+    """
+    root = next((one for one in results if one._base is None), results[0])
+    is_all = root.nbytes == root.untyped_storage().nbytes()
+    reaches = is_all and all(_is_view(root, one) for one in results)
+    return root if _is_dense(root) and (reaches or len(results) == 1) else _whole(root)
 
 
 def _is_on(value: object, device_type: str) -> bool:
@@ -419,28 +416,17 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
 
 
-def _root(results: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The result of which all results in its memory are views; None if there is no such result.
-
-    Results in one memory must share a root, as they do without graphs: else autograd would not see
-    that a write to one of them changes the others, and what a backward has saved.
-    """
-    if len(results) == 1 or len({one.dtype for one in results}) > 1:
-        return results[0] if len(results) == 1 else None
-    return next((one for one in results if one._base is None), None)
-
-
-def _seen_as(root: torch.Tensor) -> Seen:
-    layout = root.storage_offset(), root.shape, root.stride()
-    empty = partial(torch.empty, 0, dtype=root.dtype, device=root.device)
-    return lambda whole: empty().set_(whole.untyped_storage(), *layout)
-
-
-def _part(tensor: torch.Tensor, number: int, root: torch.Tensor | None) -> Result:
-    if tensor is root:
+def _part(tensor: torch.Tensor, number: int, whole: torch.Tensor) -> Result:
+    if tensor is whole:
         return lambda args, fresh: fresh[number]
     layout, dtype = (tensor.shape, tensor.stride(), tensor.storage_offset()), tensor.dtype
-    return lambda args, fresh: fresh[number].view(dtype).as_strided(*layout)
+    flips = [torch.conj] * tensor.is_conj() + [torch._neg_view] * tensor.is_neg()
+
+    def part(args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> torch.Tensor:
+        own = fresh[number] if whole.dtype is dtype else fresh[number].view(dtype)
+        return reduce(lambda seen, flip: flip(seen), flips, own.as_strided(*layout))
+
+    return part
 
 
 def _view(tensor: torch.Tensor, argument: torch.Tensor, at: int) -> Result:
