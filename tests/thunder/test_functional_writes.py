@@ -149,6 +149,14 @@ def a_value_that_is_written_later(x: Any, c: Any) -> Any:
 
 
 @case
+def one_result_written_into_another(x: Any, c: Any) -> Any:
+    a, b = x * 1, x * x
+    added = a.add_(c)
+    b.copy_(added)
+    return b * 1, a * 1
+
+
+@case
 def an_argument(x: Any, c: Any) -> Any:
     c[1].add_(5)
     return c * x
