@@ -144,6 +144,10 @@ class TorchCallError(FuserError, RuntimeError):
     """torch raised an error in an operation that a fusion leaves to torch."""
 
 
+class InPlaceError(FuserError, RuntimeError):
+    """A write in place that cannot be differentiated."""
+
+
 class OptionError(FuserError, ValueError):
     """An unknown option, or a value that the option does not take."""
 

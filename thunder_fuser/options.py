@@ -121,6 +121,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
+        Option("functional_writes", bool, True, "writes through views have their gradients"),
         Option("fast_tracing", bool, True, "Thunder traces with faster versions of its functions"),
         Option(
             "compile_ahead", bool, True, "all regions of a trace compile together, before their"
@@ -188,6 +189,7 @@ class OptionValues(TypedDict, total=False):
     rematerialization: str | Callable[..., Any]
     repeatable: bool
     donation: bool
+    functional_writes: bool
     fast_tracing: bool
     compile_ahead: bool
     cuda_graphs: bool

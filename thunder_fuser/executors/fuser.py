@@ -35,6 +35,7 @@ from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_passes import claim_once, pass_fast
 from thunder_fuser.executors.fast_tracing import trace_fast
+from thunder_fuser.executors.functional_writes import write_as_values
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
@@ -343,5 +344,6 @@ pass_fast()
 claim_once(fuser.name)
 collect_later(fuser.name)
 note_layouts(fuser.name)
+write_as_values(fuser.name)
 conjugate_gradients()
 treat_as_torch(ThunderFuser)
