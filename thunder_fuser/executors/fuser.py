@@ -39,6 +39,7 @@ from thunder_fuser.executors.functional_writes import write_as_values
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.kept import fuses_last, keep_regions
 from thunder_fuser.executors.limits import explain_limits
 from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.overlap import with_overlap
@@ -85,7 +86,10 @@ class ThunderFuser(FusionExecutor):
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
     `claims_of` and `recomputation_of` give those of any compilation whose traces still live.
+    is_editable: Thunder may move ops between its regions (kept.py).
     """
+
+    is_editable = False
 
     def __init__(
         self, name: str, compile_region: Compile, prepare_region: Prepare | None = None
@@ -167,11 +171,12 @@ class ThunderFuser(FusionExecutor):
         claims = claim(prepared.ops)
         fueled = [*self._fueled(claims.items, given)]
         items = with_row_major(prepared.ops, without_dead_views(fueled))
-        if given.get("donation", option("donation")):
+        if given.get("donation", option("donation")) and fuses_last(self):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
             check_in_place(items, _prefix(given))
-        items = with_writes(prepared.ops, items)
+        if fuses_last(self):
+            items = with_writes(prepared.ops, items)
         also = written_views(prepared.ops)
         items = with_restored(trace, items, also)
         seen = seen_results(items, also)
@@ -342,6 +347,7 @@ explain_limits(fuser.name)
 trace_fast(fuser.name)
 pass_fast()
 claim_once(fuser.name)
+keep_regions()
 collect_later(fuser.name)
 note_layouts(fuser.name)
 write_as_values(fuser.name)
