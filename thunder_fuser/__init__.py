@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.host.bind import AllocatedTensor
     from thunder_fuser.host.kernel_profiles import PythonProfiler
+    from thunder_fuser.runtime.torch_types import torch_dtype_to_nvfuser_dtype
     from thunder_fuser.schedule.given import Schedule
 else:
     # Imported at the first use, because torch and Thunder take seconds.
@@ -44,6 +45,7 @@ else:
         "Schedule": "schedule.given",
         "fuser": "executors.fuser",
         "jit": "executors.calls",
+        "torch_dtype_to_nvfuser_dtype": "runtime.torch_types",
     }
 
     def __getattr__(name: str) -> Any:
@@ -68,6 +70,7 @@ __all__ = [
     "fuser",
     "jit",
     "options",
+    "torch_dtype_to_nvfuser_dtype",
 ]
 
 

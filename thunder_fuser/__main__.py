@@ -105,7 +105,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         usage="%(prog)s [-h] [-o FILE] SCRIPT [ARGUMENT ...] [-o FILE]",
     )  # fmt: skip
     parser.add_argument(
-        "-o", dest="page", metavar="FILE", help="the page to write; default: report.html"
+        "-o", dest="page", metavar="FILE", help="the page; default: a new report.html"
     )
     parser.add_argument("script", type=Path, help="it runs as `python SCRIPT` does")
     parser.add_argument(
@@ -120,7 +120,7 @@ def _run_report(given: argparse.Namespace) -> tuple[str, bool]:
     arguments, page = given.arguments, given.page
     if page is None and arguments[-2:-1] == ["-o"]:
         arguments, page = arguments[:-2], arguments[-1]
-    return script.report_on_script(given.script, arguments, Path(page or "report.html"))
+    return script.report_on_script(given.script, arguments, Path(page) if page else None)
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -24,6 +24,7 @@ from thunder_fuser.errors import DefinitionError, GivenScheduleError, InputError
 from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.kernel_profiles import active
+from thunder_fuser.host.nvfuser_options import check_options, check_same_device
 from thunder_fuser.host.overlap import with_decisions
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.host.script import repro_text
@@ -107,6 +108,9 @@ class FusionDefinition(Recorder):
         *,
         target: str | Target | None = None,
         schedules: Mapping[int | str, Given] | None = None,
+        device: Any = None,
+        _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
     ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order of their definitions.
 
@@ -117,10 +121,17 @@ class FusionDefinition(Recorder):
         target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device.
         schedules: {segment of the plan, by number or name: its schedule}, beside those of
         `fd.schedule`. A schedule is a text as `schedules` prints it, or a function of a Schedule.
+        device, _enable_options, _disable_options: nvFuser's, refused where they would change
+        something (host/nvfuser_options.py).
         Raises InputError naming the argument that does not fit, and GivenScheduleError naming the
         axis and the rule that a schedule breaks.
         """
         entry, flat, given = self.entry, self._flat(inputs), self._scheduled(schedules)
+        if device is not None or _enable_options or _disable_options:
+            check_options("_enable_options", _enable_options)
+            check_options("_disable_options", _disable_options)
+            executable, values = entry.prepare().bind(flat)
+            check_same_device(device, device_of(executable.fusion, values))
         on = None if target is None else named(target)
         profiler = active()
         if profiler is None:
@@ -170,9 +181,8 @@ class FusionDefinition(Recorder):
 
     def repro_script_for(self, inputs: Sequence[Any]) -> str:
         """A script that runs the definition on tensors of the same layouts, with other values."""
-        flat = self._flat(inputs)
-        check_arguments(self.fusion, flat)
-        return repro_text("fusion", "a FusionDefinition", self.records, flat)
+        check_arguments(self.fusion, self._flat(inputs))
+        return repro_text("fusion", "a FusionDefinition", self.records, _listed(inputs))
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -206,8 +216,7 @@ class FusionDefinition(Recorder):
     def _flat(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """[x, [3, 4]] -> [x, 3, 4]. A pair with a tensor stays; a complex scalar becomes its two
         parts."""
-        if any(isinstance(one, (list, tuple)) for one in inputs):
-            inputs = [value for one in inputs for value in (one if _is_vector(one) else [one])]
+        inputs = _listed(inputs)
         if not self.complex_at:
             return inputs
         apart = [_parts(one) if at in self.complex_at else [one] for at, one in enumerate(inputs)]
@@ -224,6 +233,12 @@ def _checked_schedule(segment: object, given: Given) -> Given:
         thing = f"schedule of segment {segment}"
         raise GivenScheduleError(thing, expected="a text or a function", got=shown(given))
     return given
+
+
+def _listed(inputs: Sequence[Any]) -> Sequence[Any]:
+    if not any(isinstance(one, (list, tuple)) for one in inputs):
+        return inputs
+    return [value for one in inputs for value in (one if _is_vector(one) else [one])]
 
 
 def _parts(value: Any) -> list[Any]:

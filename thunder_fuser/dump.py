@@ -15,6 +15,7 @@ NAME is the region's name in the trace. A FusionDefinition has none: FOLDER/fusi
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import tempfile
 import warnings
@@ -36,6 +37,7 @@ PROGRAM = "5_program.py"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT = "thunder_fuser-failed-"  # begins the names of temporary folders
+_MOST_KEPT = 8  # of them, in one folder of temporary files
 
 
 class Dump:
@@ -100,8 +102,22 @@ class Dump:
 
 
 def temporary_folder() -> Path:
-    """A new temporary folder for the stages before a failure."""
-    return Path(tempfile.mkdtemp(prefix=_KEPT))
+    """A new temporary folder for the stages before a failure; all but the newest are removed."""
+    folder = Path(tempfile.mkdtemp(prefix=_KEPT))
+    for old in _older(folder)[_MOST_KEPT - 1 :]:
+        drop(old)
+    return folder
+
+
+def _older(folder: Path) -> list[Path]:
+    """This user's other temporary folders beside one, the newest first."""
+    times = {}
+    for path in {*folder.parent.glob(f"{_KEPT}*")} - {folder}:
+        with suppress(OSError):  # another process has just removed it
+            found = path.lstat()
+            if found.st_uid == os.getuid():
+                times[path] = found.st_mtime_ns
+    return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def drop(folder: Path | None) -> None:

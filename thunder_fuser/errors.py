@@ -144,6 +144,10 @@ class TorchCallError(FuserError, RuntimeError):
     """torch raised an error in an operation that a fusion leaves to torch."""
 
 
+class InPlaceError(FuserError, RuntimeError):
+    """A write in place that cannot be differentiated."""
+
+
 class OptionError(FuserError, ValueError):
     """An unknown option, or a value that the option does not take."""
 
@@ -224,6 +228,14 @@ class SlowCompileWarning(UserWarning):
 
 class LaunchError(FuserError):
     """The driver rejected a launch, or a launch is not allowed at this time."""
+
+
+class CaptureBusyError(LaunchError):
+    """A CUDA graph cannot be captured now; a later call tries again."""
+
+
+class ThunderLimitError(FuserError, NotImplementedError, AssertionError):
+    """Thunder's interpreter cannot read a program; of the kinds that Thunder raises."""
 
 
 class EmulatorError(FuserError):

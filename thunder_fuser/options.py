@@ -107,12 +107,12 @@ OPTIONS: Mapping[str, Option] = {
         Option("strict", bool, False, "raise an error instead of falling back to torch ops"),
         Option("emulate", bool, False, "run CPU tensors through the CUDA source on the emulator"),
         Option("emulate_reversed", bool, False, "the emulator reverses the threads of a block"),
-        Option("fuel", int, -1, "the most regions that may be fused, to bisect; -1: all", least=-1),
+        Option("fuel", int, -1, "the most fusions of a function, to bisect; -1: all", least=-1),
         Option("name_prefix", str, "thunderFusion", "the prefix of names of fusions in a trace"),
         Option(
             "rematerialization", str, "time", or_callable=True,
-            help="what is saved for the backward: none, time, memory, budget(x), save_only(names)"
-            " or a callable",
+            help="what is saved for the backward: none, time, memory, budget(0 to 1), save_only"
+            "(names) or a callable",
         ),
         Option(
             "repeatable", bool, False, "an op gives the same bits in every kernel (set for"
@@ -121,6 +121,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
+        Option("functional_writes", bool, True, "writes through views have their gradients"),
         Option("fast_tracing", bool, True, "Thunder traces with faster versions of its functions"),
         Option(
             "compile_ahead", bool, True, "all regions of a trace compile together, before their"
@@ -189,6 +190,7 @@ class OptionValues(TypedDict, total=False):
     rematerialization: str | Callable[..., Any]
     repeatable: bool
     donation: bool
+    functional_writes: bool
     fast_tracing: bool
     compile_ahead: bool
     cuda_graphs: bool

@@ -25,6 +25,8 @@ from thunder_fuser.executors.fuser import ThunderFuser, compile_region
 class PairwiseFuser(ThunderFuser):
     """The fuser with policy `none`, after which Thunder cuts its regions pair by pair."""
 
+    is_editable = True
+
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """As Thunder's own fusion executors end their passes."""
         fused = super().fusion_pass(trace)

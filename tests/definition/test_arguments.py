@@ -146,6 +146,8 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("at", "index"): lambda g: -1,
     ("at", "vector"): lambda g: [3, g.t.size(0)],
     ("where", "condition"): lambda g: g.fd.ops.gt(g.t, 0.0),
+    ("unpack_e2m1", "arg"): lambda g: g.fd.ops.pack_e2m1(g.t, g.t),
+    ("unpack_e2m1", "place"): lambda g: 1,
     **dict.fromkeys(
         [(op, name) for op in ("sdpfa_fwd", "sdpfa_bwd")
          for name in ("grad_output", "query", "key", "value", "output")],

@@ -119,11 +119,16 @@ def test_a_float_is_no_size() -> None:
         ("cast", (2.0**31,), DataType.Int32, -(2**31)),
         ("cast", (math.inf,), DataType.Int, None),
         ("cast", (0.1,), DataType.Float, 0.10000000149011612),
-        ("cast", (0.1,), DataType.Half, None),
+        ("cast", (0.1,), DataType.Half, 0.0999755859375),
+        ("cast", (0.1,), DataType.BFloat16, 0.10009765625),
+        ("cast", (0.1,), DataType.Float8_e4m3fn, None),
+        ("cast", (0.1,), DataType.ComplexFloat, None),
+        ("cast", (1e39,), DataType.Float, math.inf),
         ("add", (2**63 - 1, 1), DataType.Int, -(2**63)),
         ("minimum", (math.nan, 1.0), DataType.Double, None),
         ("floor", (2.5,), DataType.Double, 2.0),
-        ("exp", (1.0,), DataType.Double, None),
+        ("exp", (1.0,), DataType.Double, math.e),
+        ("digamma", (1.0,), DataType.Double, None),
     ],
 )
 def test_what_the_host_computes(op: str, operands: tuple, dtype: DataType, value: object) -> None:

@@ -17,6 +17,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import rebuild
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.scaled import from_tiles, pack_e2m1, unpack_e2m1
+from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 PACKED, E4M3, E8M0 = torch.float4_e2m1fn_x2, torch.float8_e4m3fn, torch.float8_e8m0fnu
 FLOAT4, FLOAT8 = DataType.Float4_e2m1fn_x2, DataType.Float8_e4m3fn
@@ -82,6 +83,26 @@ def test_numbers_are_packed(run: Runner) -> None:
     assert (unpacked_codes(packed)[ties] % 2 == 0).all()
     assert torch.equal(numbers[~finite].abs(), torch.full_like(numbers[~finite], 6.0))
     assert torch.equal(numbers.signbit(), x.signbit())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, E4M3, PACKED])
+@pytest.mark.parametrize("static", [True, False])
+def test_packed_floats_are_cast(run: Runner, dtype: torch.dtype, static: bool) -> None:
+    """All codes in both places, to the bit; an op after it, and a cast back, in one kernel."""
+    x = torch.arange(256, dtype=torch.uint8).reshape(8, 32).view(PACKED)
+    fd = FusionDefinition()
+    numbers = fd.ops.cast(fd.from_pytorch(x, static_sizes=static), from_torch_dtype(dtype))
+    fd.add_output(numbers)
+    if dtype is torch.float32:
+        fd.add_output(fd.ops.cast(fd.ops.neg(numbers), FLOAT4))
+        fd.add_output(fd.ops.sum(numbers, [1]))
+    wide = unpack_e2m1(x)
+    wanted = [x if dtype is PACKED else wide.to(dtype)]
+    if dtype is torch.float32:
+        wanted += [(bits(x) ^ 0x88).view(PACKED), wide.sum(1)]
+    assert equal(run.execute(fd, [x]), wanted)
+    assert equal(evaluate(fd.fusion, [x]), wanted)
+    assert rebuild(str(fd.fusion)) == fd.fusion
 
 
 def unpacked_codes(packed: torch.Tensor) -> torch.Tensor:
@@ -334,7 +355,9 @@ def test_a_global_scale_of_a_result(run: Runner, factor: float) -> None:
 
 REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "arithmetic": (lambda o, t, p: o.add(p, p), DtypeError, "a type with arithmetic, got Float4"),
-    "cast": (lambda o, t, p: o.cast(p, DataType.Float), DtypeError, "each element is one number"),
+    "no pairs": (lambda o, t, p: o.unpack_e2m1(t, 0), DtypeError, "expected Float4_e2m1fn_x2, and"),
+    "a place": (lambda o, t, p: o.unpack_e2m1(p, 0.5), DtypeError, "got Float4_e2m1fn_x2, Double"),
+    "implicit cast": (lambda o, t, p: o.set(o.cast(0.5, FLOAT4)), DtypeError, "is one number"),
     "a number": (lambda o, t, p: o.where(o.eq(1, 1), p, 0), DtypeError, "a number of type Float4"),
     "full": (lambda o, t, p: o.full([3], 0.0, FLOAT4), DtypeError, "a number of type Float4"),
     "pad": (lambda o, t, p: o.pad(p, [1, 1], 2.0), DtypeError, "a number of type Float4"),

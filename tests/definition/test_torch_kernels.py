@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -103,6 +104,82 @@ def test_masks_of_attention(run: Runner, dtype: torch.dtype, kinds: str) -> None
         tolerance=0.03 if dtype is torch.bfloat16 else 1e-5)  # fmt: skip
 
 
+def attention_of_groups(*args: torch.Tensor) -> torch.Tensor:
+    """[B, G, H, L, E], of scores that a bias and a mask are added to."""
+    q, k, v, bias, mask = args
+    scores = q.float() @ k.float().mT / q.shape[-1] ** 0.5 + bias.float()
+    return (scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v.float()).to(q.dtype)
+
+
+@pytest.mark.parametrize("shapes", [((2, 1, 3, 8, 12), (2, 4, 1, 1, 12)), ((3, 8, 12), (1, 12))])
+@pytest.mark.parametrize("lies", ["rows", "rows and heads swapped"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_with_two_axes_of_a_batch(
+    run: Runner, dtype: torch.dtype, lies: str, shapes: tuple
+) -> None:
+    """Triangle attention: a bias for all rows of a pair representation, a mask for all heads."""
+    of_bias, of_mask = shapes
+    wide = [rand(2, 4, 3, length, 16, dtype=dtype, seed=length) for length in (8, 12, 12)]
+    if lies != "rows":
+        wide = [x.transpose(2, 3).contiguous().transpose(2, 3) for x in wide]
+    bias, mask = rand(*of_bias, seed=4, dtype=dtype), rand(*of_mask, seed=5) > -0.5
+    leaves = [x.clone().requires_grad_() for x in wide]
+    grad = rand(2, 4, 3, 8, 16, seed=9, dtype=dtype)
+    out = attention_of_groups(*leaves, bias, mask)
+    expected = torch.autograd.grad(out, leaves, grad)
+
+    def build(fd: FusionDefinition) -> None:
+        g, q, k, v, b, m = map(fd.from_pytorch, (grad, *wide, bias, mask))
+        masks = {"bias": b, "mask": m}
+        out, lse, seed, offset = fd.ops.sdpfa_fwd(q, k, v, **masks)
+        fd.add_output(out)
+        grads = fd.ops.sdpfa_bwd(g, q, k, v, out, lse, None, False, seed, offset, **masks)
+        for one in grads:
+            fd.add_output(one)
+        assert rebuild(repr(fd)) == define(fd.definition)
+
+    strides = [wide[0].stride(), *(x.contiguous().stride() for x in wide)]
+    run(build, [grad, *wide, bias, mask], [out.detach(), *expected], strides=strides,
+        tolerance=0.03 if dtype is torch.bfloat16 else 1e-5)  # fmt: skip
+
+
+def test_a_mask_of_a_lower_rank(run: Runner) -> None:
+    """It broadcasts over the first axes of rank 5."""
+    q, k, v = (rand(2, 4, 3, length, 16, seed=length) for length in (8, 12, 12))
+    bias = rand(3, 8, 12, seed=4)
+
+    def build(fd: FusionDefinition) -> None:
+        *heads, b = map(fd.from_pytorch, (q, k, v, bias))
+        fd.add_output(fd.ops.sdpfa_fwd(*heads, bias=b)[0])
+
+    everything = torch.ones(12, dtype=torch.bool)
+    run(build, [q, k, v, bias], [attention_of_groups(q, k, v, bias, everything)], tolerance=1e-5)
+
+
+ORDERS = {
+    "rows": (0, 1, 2, 3), "rows before heads": (0, 2, 1, 3), "heads first": (1, 0, 2, 3),
+    "columns": (0, 1, 3, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_result_lies_as_the_query(run: Runner, name: str, with_bias: bool) -> None:
+    """As in torch, which copies a query whose rows are not contiguous."""
+    order = ORDERS[name]
+    inputs = [x.permute(order).contiguous().permute(order) for x in qkv(torch.float32)]
+    bias = [rand(2, 3, 8, 12, seed=4)] * with_bias
+
+    def build(fd: FusionDefinition) -> None:
+        q, k, v, *b = map(fd.from_pytorch, [*inputs, *bias])
+        fd.add_output(fd.ops.sdpfa_fwd(q, k, v, **({"bias": b[0]} if b else {}))[0])
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        exact = F.scaled_dot_product_attention(*inputs, *bias)
+    expected = torch.empty_like(inputs[0]) if name != "columns" else exact.contiguous()
+    run(build, [*inputs, *bias], [exact], strides=[expected.stride()], tolerance=1e-5)
+
+
 def test_one_definition_serves_several_scales(run: Runner) -> None:
     inputs = qkv(torch.float32)
     with FusionDefinition() as fd:
@@ -153,6 +230,45 @@ def test_products_of_groups(run: Runner, shapes: tuple, offsets: torch.dtype) ->
 
 
 F8 = torch.float8_e4m3fn
+
+
+def ranks(groups: int, m: int, k: int, n: int) -> dict[str, tuple[Any, ...]]:
+    """For each kind of groups the sizes of mat1, mat2, and of the scales of rows and columns."""
+    return {
+        "of rows": ((m, k), (groups, k, n), (m, 1), (groups, 1, n)),
+        "of columns": ((groups, m, k), (k, n), (groups, m, 1), (1, n)),
+        "of summed elements": ((m, k), (k, n), (groups, m, 1), (groups, 1, n)),
+    }
+
+
+@pytest.mark.parametrize("sizes", [(16, 16, 16), (7, 5, 11)], ids=str)
+@pytest.mark.parametrize("scales", ["a number", "[1, 1, 1]", "rows"])
+@pytest.mark.parametrize("kind", ranks(1, 1, 1, 1))
+@pytest.mark.parametrize("dtype", [F8, torch.bfloat16, torch.float32], ids=str)
+def test_a_product_of_groups_with_scales(
+    run: Runner, dtype: torch.dtype, kind: str, scales: str, sizes: tuple[int, int, int]
+) -> None:
+    """The second group is empty."""
+    *shapes, one, two = ranks(3, *sizes)[kind]
+    if scales != "rows":
+        one = two = () if scales == "a number" else (1, 1, 1)
+    a, b = (rand(*shape, seed=at).to(dtype) for at, shape in enumerate(shapes))
+    s, t = (rand(*shape, seed=9 + at).abs() + 0.5 for at, shape in enumerate((one, two)))
+    grouped = sizes[("of rows", "of summed elements", "of columns").index(kind)]
+    ends = torch.tensor([2, 2, grouped], dtype=torch.int32)
+    plain = products(a.float(), b.float(), ends.tolist())
+    if scales != "rows":
+        expected = plain * s.reshape(()) * t.reshape(())
+    elif kind == "of summed elements":
+        expected = plain * s * t
+    else:
+        expected = products(a.float() * s, b.float() * t, ends.tolist())
+
+    def build(fd: FusionDefinition) -> None:
+        operands = map(fd.from_pytorch, (a, b, ends, s, t))
+        fd.add_output(fd.ops.grouped_mm(*operands, dtype=DataType.Float)[0])
+
+    run(build, [a, b, ends, s, t], [expected], tolerance=1e-5)
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["a tensor", "rows"])

@@ -83,6 +83,16 @@ def test_regions_without_fuel(tmp_path: Path) -> None:
     assert "1 fused, 1 left out" in text and "the option fuel is 1" in text
 
 
+@pytest.mark.parametrize("name", ["x.pdf", "x.json", "x.html.gz"])
+def test_a_page_is_html(name: str, tmp_path: Path) -> None:
+    function = jit(torch.sin, strict=True)
+    function(torch.randn(6))
+    with pytest.raises(ReportError, match=r"expected a name that ends in \.html, .*To fix it: "):
+        report(function).save(tmp_path / name)
+    for good in ("x.HTM", "x.html", "x"):
+        assert "<html" in report(function).save(tmp_path / good).read_text("utf-8")
+
+
 def test_a_backward_that_was_not_called(tmp_path: Path) -> None:
     function = jit(torch.sin, strict=True)
     function(torch.randn(6, requires_grad=True))

@@ -65,6 +65,17 @@ def test_a_page_of_every_function_that_was_jitted_with_the_fuser(
     assert not Path("report.html").exists()
 
 
+def test_a_page_that_is_there_stays(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = ["report.html", "report-1.html", "report-2.html"]
+    Path(pages[0]).write_text("mine", "utf-8")
+    for page in pages[1:]:
+        assert main(["report", "script.py"]) == 0
+        assert f"{Path(page).absolute()}: 2 functions" in capsys.readouterr().out
+    assert Path(pages[0]).read_text("utf-8") == "mine"
+    assert main(["report", "script.py", "-o", pages[0]]) == 0  # it was asked for by name
+    assert Path(pages[0]).read_text("utf-8") != "mine"
+
+
 def test_an_option_of_the_script_with_the_name_of_ours(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +129,7 @@ def test_a_script_that_jits_nothing(script: Path, capsys: pytest.CaptureFixture[
     [
         (["none.py"], "InputError: report: expected a file with a Python script, got none.py"),
         (["script.py", "-o", "none/page.html"], "ReportError: .*a folder that exists"),
+        (["script.py", "-o", "page.pdf"], r"ReportError: .*ends in .html.*got \.pdf"),
     ],
 )
 def test_what_cannot_work_is_said_before_the_script_runs(

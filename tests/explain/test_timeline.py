@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from thunder.dynamo import thunderfx
 
 from benchmarks.models import make_model
 from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.errors import InputError
+from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.live import Call, Timeline, timeline
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import SMALL, make_input
@@ -49,6 +51,33 @@ def test_without_a_backward() -> None:
     found = timeline(called(residual, (16, 16), (16, 16), gradients=False))
     assert (found.kept, found.backward) == (0, ())
     assert found.peak == KIB  # the result is written over the product
+
+
+def _with_a_mask(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.tanh(x * 2)
+    return (y * y).sum(), y.argmax(-1), y > 0
+
+
+def test_results_without_gradient() -> None:
+    found = timeline(called(_with_a_mask, (16, 16)))
+    assert found.backward[-1].bytes == KIB  # the gradient of x
+
+
+def _with_a_condition(x: torch.Tensor) -> torch.Tensor:
+    y = torch.tanh(x * 2)
+    return (y * y).sum() if y.sum() > 0 else y.exp().sum()
+
+
+def test_a_piece_before_a_graph_break() -> None:
+    """It returns the condition, which has no gradient, beside the values that go on."""
+    jitted = thunderfx(_with_a_condition, executors=[fuser])
+    jitted(torch.ones(16, 16, requires_grad=True)).backward()
+    pieces = [
+        piece for info in jitted._backend.subgraph_infos
+        for piece in info.thunder_compiled_fns
+    ]  # fmt: skip
+    assert len(pieces) > 1
+    assert all(timeline(piece).backward for piece in pieces)
 
 
 def test_without_donation() -> None:

@@ -129,3 +129,49 @@ def test_masks(name: str, groups: int) -> None:
     assert_as_exact_as_eager(got, with_gradients(exactly, made), exact)
     # Eager torch, which gives its kernels bools, may have another value for a row without a key.
     torch.testing.assert_close(jitted(*made), exactly(*made), atol=2e-2, rtol=2e-2)
+
+
+def shapes_of_masks(rows: int, keys: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "scores": (8, 4, rows, keys), "one batch": (1, 4, rows, keys), "no heads": (rows, keys),
+        "one batch and head": (1, 1, rows, keys), "one head": (8, 1, rows, keys),
+        "keys of batches": (8, 1, 1, keys), "keys": (1, 1, 1, keys), "heads": (4, rows, keys),
+        "rows": (1, 1, rows, 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", ["float", "bool"])
+@pytest.mark.parametrize(("rows", "keys"), [(64, 64), (50, 77), (1, 77), (1, 64)])
+@pytest.mark.parametrize("name", shapes_of_masks(1, 1))
+def test_masks_broadcast(name: str, rows: int, keys: int, kind: str, dtype: torch.dtype) -> None:
+    """Of one batch for several, and so on; a step of decoding has one row. With the gradient of a
+    float mask."""
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q * 2, k, v, mask)
+
+    def exactly(*made: torch.Tensor) -> torch.Tensor:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return run(*made)
+
+    drawn = torch.randn(shapes_of_masks(rows, keys)[name], device="cuda", dtype=dtype)
+    mask = drawn if kind == "float" else drawn > -1
+    made = [torch.randn(8, 4, size, 32, device="cuda", dtype=dtype) for size in (rows, keys, keys)]
+    jitted = jit(run)
+    got = with_gradients(jitted, [*made, mask])
+    exact = [one.double() if one.is_floating_point() else one for one in (*made, mask)]
+    wanted = with_gradients(exactly, [*made, mask]), with_gradients(exactly, exact)
+    assert_as_exact_as_eager(got, *wanted)
+    assert "matmul" not in str(final_traces(jitted)[0])
+    with torch.no_grad():
+        torch.testing.assert_close(jitted(*made, mask), exactly(*made, mask), atol=3e-2, rtol=3e-2)
+
+
+def test_dropout_with_a_mask_that_broadcasts() -> None:
+    q, k, v = (torch.randn(8, 4, size, 32, device="cuda").requires_grad_() for size in (50, 77, 77))
+    mask = torch.rand(1, 1, 50, 77, device="cuda") > 0.1
+    jitted = jit(lambda *made: F.scaled_dot_product_attention(*made, mask, 0.3))
+    result = jitted(q, k, torch.ones_like(v).requires_grad_())
+    assert abs(result.mean().item() - 1) < 0.05
+    gradients = torch.autograd.grad(jitted(q, k, v).sum(), [q, k, v])
+    assert all(one.isfinite().all() for one in gradients)

@@ -238,3 +238,21 @@ def test_a_function_that_is_gone_frees_its_graphs() -> None:
         now = torch.cuda.memory_allocated()
         before = now if before is None else before
         assert now <= before + (1 << 20)
+
+
+def test_a_write_to_one_of_two_results_in_one_memory_is_found() -> None:
+    """As without graphs: the copies of a replay are views of one tensor."""
+    x, w = (torch.rand(16, 16, device=CUDA, requires_grad=True) for _ in range(2))
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x @ w).exp() @ w
+        return y, y.view(-1)
+
+    jitted = in_graphs(both)
+    for _ in range(3):
+        whole, view = jitted(x, w)
+    assert replays(jitted)
+    assert view._base is whole
+    whole.mul_(2)
+    with pytest.raises(RuntimeError, match="is a view"):
+        (whole.sum() + view.sum()).backward()

@@ -84,7 +84,9 @@ A definition written for nvFuser, or printed by it, runs once it imports `Fusion
 operation chooses the type. Sizes, pad widths and `k` may be scalars that the host knows: arguments,
 sizes, and numbers computed from them, through casts too; the value of a pad may be any scalar.
 Python's operators on values call `add`, `sub`, `mul`, `truediv`, `pow`, `neg`, `abs`, the bitwise
-operations, and the four comparisons of order.
+operations, and the four comparisons of order. A constant that `define_scalar` makes with a type is
+as an argument of this type: where no tensor takes part, it decides the type of the result. Sizes of
+packed `Float4_e2m1fn_x2` tensors count pairs, as torch's do; a cast gives the numbers.
 """
 
 

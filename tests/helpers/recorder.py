@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.errors import CaptureBusyError
 from thunder_fuser.runtime.cuda_graphs import inputs_like
 
 
@@ -42,9 +43,11 @@ class Replayed:
 
 @dataclass
 class CpuRecorder:
-    """fails: the message of each capture's error; value: what `settings` answers."""
+    """fails: the message of each capture's error; busy: how many captures may not be made yet;
+    value: what `settings` answers."""
 
     fails: str = ""
+    busy: int = 0
     capturing: bool = False
     value: object = None
     device_type: str = "cpu"
@@ -66,6 +69,9 @@ class CpuRecorder:
         self, run: Callable[..., Sequence[Any]], args: Sequence[Any], copied: Container[int],
         *, keeps: bool,
     ) -> Replayed:  # fmt: skip
+        if self.busy:
+            self.busy -= 1
+            raise CaptureBusyError("the generator is needed elsewhere")
         if self.fails:
             raise RuntimeError(self.fails)
         own = inputs_like(args, copied)

@@ -26,7 +26,7 @@ from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
-APART = ("cast", "imag", "complex", "pack_e2m1")
+APART = ("cast", "imag", "complex", "pack_e2m1", "unpack_e2m1")
 POINTWISE = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name not in APART]
 REDUCTIONS = [row for row in OPS.values() if row.kind is OpKind.REDUCTION]
 

@@ -114,6 +114,13 @@ def test_carried_to_another_machine(command: Command, store: Store, tmp_path: Pa
     command("clear")
     assert command("import", str(archive)) == (0, "3 entries added\n")
     assert got(store, recipe(1)) == content(0) and store.get(LIBRARY) is None
+    told = "0 entries added; 3 were there already\n"
+    assert command("import", str(archive)) == (0, told)
+    damaged = store.root / (recipe(1).key + ENDING)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    told = "1 entries added; 2 were there already\n"
+    assert command("import", str(archive)) == (0, told)
+    assert got(store, recipe(1)) == content(0)
 
 
 def test_libraries_are_carried_where_asked(
@@ -124,7 +131,8 @@ def test_libraries_are_carried_where_asked(
     command("clear")
     assert "1 left out" in command("import", str(archive))[1]
     assert store.get(LIBRARY) is None
-    assert command("import", str(archive), "--libraries") == (0, "4 entries added\n")
+    told = "1 entries added; 3 were there already\n"
+    assert command("import", str(archive), "--libraries") == (0, told)
     assert got(store, LIBRARY) == library("a_library")
 
 
@@ -147,7 +155,8 @@ def test_an_archive_brings_nothing_but_good_entries(
         "1 entries added; 7 left out: damaged, or CPU libraries, which need --libraries\n"
     )
     told = command("import", str(archive), "--libraries")[1]
-    assert told == "1 entries added; 7 left out: damaged\n"  # that library is one of them
+    # that library is one of them
+    assert told == "0 entries added; 1 were there already; 7 left out: damaged\n"
     assert names(store) == {name}
     assert not (tmp_path.parent / "escaped").exists()
     archive.write_bytes(b"PK" + b"garbage" * 99)

@@ -25,6 +25,7 @@ from thunder_fuser.executors.capture import compact
 from thunder_fuser.executors.cuda_graphs import CudaGraphs, on_host, pieces_in
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import report
+from thunder_fuser.explain.captured import captured_in
 from thunder_fuser.runtime.cuda_graphs import memory_like
 
 CPU = torch.device("cpu")
@@ -230,6 +231,27 @@ def test_what_cannot_be_captured_runs_with_one_warning() -> None:
     assert "cudaGraph0 (matmul*2 thunderFusion0)" in str(one.message)
     assert "not while a stream is captured" in str(one.message)
     assert one.filename == __file__
+
+
+def test_what_cannot_be_captured_now_is_captured_later() -> None:
+    recorder = CpuRecorder(busy=2)
+    found, expected = in_graphs(product, recorder), jit(product)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            args = matrices()
+            assert torch.equal(found(*args), expected(*args))
+    (one,) = (one for one in told if issubclass(one.category, GraphWarning))
+    assert "the generator is needed elsewhere" in str(one.message)
+    (row,) = captured_in(found)
+    assert (row.state, row.graphs, row.reason) == (
+        "not captured yet", 0, "CaptureBusyError: the generator is needed elsewhere"
+    )  # fmt: skip
+    for _ in range(4):
+        args = matrices()
+        assert torch.equal(found(*args), expected(*args))
+    (row,) = captured_in(found)
+    assert (row.state, row.graphs, row.reason) == ("replayed", 1, "")
 
 
 def test_a_number_that_the_host_reads_cuts() -> None:

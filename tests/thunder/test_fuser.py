@@ -207,6 +207,29 @@ def test_fuel(fuser: ThunderFuser) -> None:
         fuser.set_fuel(-2)
 
 
+def test_views_need_no_fuel(fuser: ThunderFuser) -> None:
+    """A number of fuel is a number of fusions; views are left out only behind the last of them."""
+
+    def function(x: Any, w: Any) -> Any:
+        y = torch.tanh(F.linear(x[1:].unsqueeze(0).expand(2, 3, 4), w)) * 2
+        return torch.exp(F.linear(F.linear(y, w).transpose(0, 1)[1:], w)) * 2
+
+    args = (torch.randn(4, 4), torch.randn(4, 4))
+    expected = function(*args)
+
+    def calls(**keywords: Any) -> list[str]:
+        jitted = thunder.jit(function, executors=[fuser], **keywords)
+        torch.testing.assert_close(jitted(*args), expected)
+        found = thunder.last_traces(jitted)[-1].bound_symbols
+        return [one.sym.name for one in found if one.sym.executor is fuser]
+
+    whole = ["fuserViews0", "thunderFusion0", "fuserViews1", "thunderFusion1"]
+    for fuel, left in ((0, 0), (1, 2), (2, 4), (3, 4), (-1, 4)):
+        assert calls(fuser_fuel=fuel) == whole[:left]
+    fuser.set_fuel(3)
+    assert [calls(), calls(), calls()] == [whole, whole[:2], []]
+
+
 def test_options_of_jit(fuser: ThunderFuser) -> None:
     x = torch.randn(3)
     with pytest.raises(OptionError, match=r"expected one of fuser_strict.*got fuser_strickt"):

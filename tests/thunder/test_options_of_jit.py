@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -40,6 +41,7 @@ LINE = inspect.getsourcelines(call)[1] + 4
         ("cache_dir", "here"),
         ("name_prefix", "1 bad"),
         ("rematerialization", "much"),
+        ("rematerialization", "budget"),
         ("dump", os.devnull),
     ],
 )
@@ -50,6 +52,13 @@ def test_a_wrong_value_in_the_environment(
     monkeypatch.setenv(f"THUNDER_FUSER_{name.upper()}", text)
     with pytest.raises(OptionError, match=f"option {name}: expected .*got .*{text}"):
         call()
+
+
+@pytest.mark.parametrize("text", ["budget(2)", "budget(-0.5)", "budget('x')"])
+def test_a_budget_out_of_range(text: str) -> None:
+    expected = r"option rematerialization: expected in budget\(...\) a number from 0 to 1, got "
+    with pytest.raises(OptionError, match=expected + re.escape(repr(text))):
+        call(fuser_rematerialization=text)
 
 
 @pytest.mark.parametrize(

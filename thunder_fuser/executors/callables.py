@@ -25,6 +25,7 @@ from thunder_fuser.errors import (
 )
 from thunder_fuser.executors.announce import line_of_the_call
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
+from thunder_fuser.executors.out_of_range import in_words
 from thunder_fuser.executors.regions.donation import may_be_freed
 from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
@@ -154,7 +155,7 @@ class RegionCallable:
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)
-                return self._compile(definition, self.name, args)
+                return in_words(self._compile(definition, self.name, args), self.name, self.region)
             except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
             except KeyboardInterrupt:

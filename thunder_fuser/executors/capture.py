@@ -16,12 +16,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import count
 from typing import Any, Protocol
 
 import torch
 
-from thunder_fuser.errors import GraphWarning
+from thunder_fuser.errors import CaptureBusyError, GraphWarning
 from thunder_fuser.executors.announce import warn_at
 from thunder_fuser.executors.comments import counted
 from thunder_fuser.host.dispatch import make_dispatch
@@ -66,12 +67,13 @@ class Input:
 
 @dataclass(slots=True)
 class Counts:
-    """How the calls of a piece ran."""
+    """How the calls of a piece ran. waits: why none was captured yet, though one may be later."""
 
     plain: int = 0
     captured: int = 0
     replayed: int = 0
     failures: list[str] = field(default_factory=list)
+    waits: str = ""
 
 
 class Graphs:
@@ -210,19 +212,23 @@ class _Calls:
         try:
             graph = Graph(piece.graphs.recorder, piece, args, copied)
         except Exception as error:  # from torch, the driver or a library: they share no class
-            self._failed = True
+            self._failed = not isinstance(error, CaptureBusyError)
             self._tell(error)
             return None
         piece.counts.captured += 1
+        piece.counts.waits = ""
         log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
         return graph
 
     def _tell(self, error: BaseException) -> None:
         piece, first = self._piece, _first(error)
         reason = f"{type(first).__name__}: {str(first).partition(chr(10))[0]}"
-        piece.counts.failures.append(reason)
+        if self._failed:
+            piece.counts.failures.append(reason)
+        else:
+            piece.counts.waits = reason
         log("graphs", lambda: f"{piece.name}: not captured: {reason}")
-        if first_time(("graph", reason)):
+        if first_time(("graph", reason if self._failed else CaptureBusyError)):
             warn_at(
                 "",
                 f"{piece.name} ({piece.text}) could not be captured in a CUDA graph: {reason}. Its"
@@ -259,7 +265,8 @@ class Graph:
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
 
     def __str__(self) -> str:
-        return f"{len(self._copied)} arguments ({self._in.bytes} bytes) copied at each call"
+        bytes = sum(one.nbytes for one in self._in.tensors)
+        return f"{len(self._copied)} arguments ({bytes} bytes) copied at each call"
 
     def is_in_use(self) -> bool:
         """True if anybody holds a value that the last replay saved for a backward."""
@@ -305,10 +312,6 @@ class _Copies:
             alike.setdefault(one.dtype if together else at, []).append(at)
         self._groups = [*alike.values()]
 
-    @property
-    def bytes(self) -> int:
-        return sum(one.numel() * one.element_size() for one in self.tensors)
-
     def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
         for places in self._groups:
             if len(places) == 1:
@@ -353,15 +356,13 @@ def _planned(
     call.
     """
     owners = {
-        storage_of(one): at
-        for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
+        storage_of(one): at for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
     }
-    copied = [
-        storage_of(one)
-        for at, one in enumerate(recording.outputs)
-        if at not in saved and _is_on(one, device_type)
-    ]
-    written: dict[int, torch.Tensor] = {}
+    together: dict[int, list[torch.Tensor]] = {}
+    for at, one in enumerate(recording.outputs):
+        if at not in saved and _is_on(one, device_type):
+            together.setdefault(storage_of(one), []).append(one)
+    copied: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
 
     def result(at: int, one: Any) -> Result:
@@ -374,13 +375,23 @@ def _planned(
         if at in saved:
             kept.append(one)
             return lambda args, fresh: one.detach()
-        is_alone = copied.count(place) == 1 and _is_dense(one)
-        written.setdefault(place, one if is_alone else _whole(one))
-        number = [*written].index(place)
-        return (lambda args, fresh: fresh[number]) if is_alone else _part(one, number)
+        whole = copied.setdefault(place, _copied(together[place]))
+        return _part(one, [*copied].index(place), whole)
 
     made = [result(at, one) for at, one in enumerate(recording.outputs)]
-    return _Copies([*written.values()]), made, kept
+    return _Copies([*copied.values()]), made, kept
+
+
+def _copied(results: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What is copied of a memory: the result of which the others are views, or else all of it.
+
+    Copies of results that share memory are views of one tensor, as the results are: so autograd
+    sees that a write to one of them changes the others, and what a backward has saved.
+    """
+    root = next((one for one in results if one._base is None), results[0])
+    is_all = root.nbytes == root.untyped_storage().nbytes()
+    reaches = is_all and all(_is_view(root, one) for one in results)
+    return root if _is_dense(root) and (reaches or len(results) == 1) else _whole(root)
 
 
 def _is_on(value: object, device_type: str) -> bool:
@@ -410,13 +421,15 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
 
 
-def _part(tensor: torch.Tensor, place: int) -> Result:
-    layout = tensor.storage_offset(), tensor.shape, tensor.stride()
-    dtype, device = tensor.dtype, tensor.device
+def _part(tensor: torch.Tensor, number: int, whole: torch.Tensor) -> Result:
+    if tensor is whole:
+        return lambda args, fresh: fresh[number]
+    layout, dtype = (tensor.shape, tensor.stride(), tensor.storage_offset()), tensor.dtype
+    flips = [torch.conj] * tensor.is_conj() + [torch._neg_view] * tensor.is_neg()
 
     def part(args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> torch.Tensor:
-        storage = fresh[place].untyped_storage()
-        return torch.empty(0, dtype=dtype, device=device).set_(storage, *layout)
+        own = fresh[number] if whole.dtype is dtype else fresh[number].view(dtype)
+        return reduce(lambda seen, flip: flip(seen), flips, own.as_strided(*layout))
 
     return part
 

@@ -48,7 +48,6 @@ from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts
 _LEAST = 2  # launches of a piece: a replay costs more than one
 # Thunder's prims and the symbols of its executor for torch.
 _WITHOUT_LAUNCH = VIEWS | FENCES | {"shallow_copy", "torch_slice_prim_impl"}
-_PREFIX = "cudaGraph"
 _STRUCTURE = frozenset(
     {
         PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.UNPACK_KEY,
@@ -235,7 +234,7 @@ class _Split:
         given: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.bsyms, self.owner, self.is_backward, self.given = bsyms, owner, is_backward, given
-        self.names = (f"{_PREFIX}{'Backward' * is_backward}{number}" for number in count())
+        self.names = (f"cudaGraph{'Backward' * is_backward}{number}" for number in count())
 
     @cached_property
     def last(self) -> dict[str, int]:
@@ -311,8 +310,7 @@ class _Split:
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
         is_number = isinstance(proxy, NumberProxy)
         is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved
-        is_fixed = proxy.name in self.fixed
-        return Input(proxy.name, is_number, is_fixed, is_saved, is_written)
+        return Input(proxy.name, is_number, proxy.name in self.fixed, is_saved, is_written)
 
 
 def piece_of(bsym: BoundSymbol) -> Piece | None:

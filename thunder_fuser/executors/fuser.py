@@ -8,7 +8,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -33,9 +33,12 @@ from thunder_fuser.executors.complex_gradients import conjugate_gradients
 from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.fast_passes import claim_once, pass_fast
 from thunder_fuser.executors.fast_tracing import trace_fast
+from thunder_fuser.executors.functional_writes import write_as_values
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.kept import fuses_last, keep_regions
+from thunder_fuser.executors.limits import explain_limits
 from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.pipeline import (
     REGION_PASSES,
@@ -78,7 +81,10 @@ class ThunderFuser(FusionExecutor):
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
     `claims_of` and `recomputation_of` give those of any compilation whose traces still live.
+    is_editable: Thunder may move ops between its regions (kept.py).
     """
+
+    is_editable = False
 
     def __init__(
         self, name: str, compile_region: Compile, prepare_region: Prepare | None = None
@@ -124,15 +130,15 @@ class ThunderFuser(FusionExecutor):
         return reason is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
-        """Takes fuel for one region; False when it is used up."""
+        """Takes fuel for one fusion; False when it is used up. amount 0: whether there is any."""
         if isinstance(self._fuel, FUEL_LEVEL):
             return True
-        enough = self._fuel >= amount
+        enough = self._fuel >= max(amount, 1)
         self._fuel -= amount * enough
         return enough
 
     def set_fuel(self, value: int | FUEL_LEVEL) -> None:
-        """How many regions may still be fused."""
+        """How many fusions may still be made."""
         if isinstance(value, int) and value < 0:
             raise OptionError("fuel", expected="a number >= 0 or FUEL_LEVEL", got=str(value))
         self._fuel = value
@@ -170,7 +176,7 @@ class ThunderFuser(FusionExecutor):
         note_fusions(fused.bound_symbols, claims.lines)
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
-        kept = {region.number for region in fueled if isinstance(region, Region)}
+        kept = {item.number: not item.makes_views for item in fueled if isinstance(item, Region)}
         claims = replace(
             claims, items=plan.regions, outside={}, left_out=_left_out(claims.regions, kept)
         )
@@ -180,7 +186,8 @@ class ThunderFuser(FusionExecutor):
     def _plan_options(self) -> PlanOptions:
         skips_check = get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP)
         return PlanOptions(
-            donation=bool(option("donation")),
+            donation=bool(option("donation")) and fuses_last(self),
+            joins_writes=fuses_last(self),
             checks_reads=not skips_check,
             prefix=str(option("name_prefix")),
             lower=multi_device_params().lower,
@@ -208,13 +215,16 @@ class ThunderFuser(FusionExecutor):
                 )  # fmt: skip
 
     def _fueled(self, claims: Claims) -> Iterator[Item]:
-        """The items; a region for which there is no fuel as the bound symbols it claims."""
+        """The items; a region for which there is no fuel as the bound symbols it claims.
+
+        Views take none, but are left out with the fusions that follow the last one.
+        """
         limit, fused = int(option("fuel")), 0
         for item in claims.items:
             if not isinstance(item, Region):
                 yield item
-            elif (limit < 0 or fused < limit) and self.get_fuel():
-                fused += 1
+            elif (limit < 0 or fused < limit) and self.get_fuel(not item.makes_views):
+                fused += not item.makes_views
                 yield item
                 yield from claims.outside[item.number].exits
             else:
@@ -287,11 +297,11 @@ def _compiles_ahead() -> bool:
 
 
 def _left_out(
-    regions: Sequence[Region], kept: Set[int]
+    regions: Sequence[Region], kept: Mapping[int, bool]
 ) -> tuple[tuple[Region, Reject], ...]:
-    """The regions without fuel, and why. kept: the numbers of the others."""
+    """The regions without fuel, and why. kept: the numbers of the others, and which are fusions."""
     limit = int(option("fuel"))
-    by_option = 0 <= limit <= len(kept)
+    by_option = 0 <= limit <= sum(kept.values())
     reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
     return tuple((region, reason) for region in regions if region.number not in kept)
 
@@ -328,10 +338,13 @@ def prepare_region(
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
+explain_limits(fuser.name)
 trace_fast(fuser.name)
 pass_fast()
 claim_once(fuser.name)
+keep_regions()
 collect_later(fuser.name)
 note_layouts(fuser.name)
+write_as_values(fuser.name)
 conjugate_gradients()
 treat_as_torch(ThunderFuser)

@@ -137,3 +137,5 @@ INDEXING = (
     Row("torch.argsort", _argsort, check=_check_sort, is_call=True),
 )
 CALLS = frozenset(row.id for row in INDEXING if row.is_call)
+# What takes indices that may be out of range.
+AT_INDICES = frozenset(row.id for row in INDEXING[:-3]) - {"nll_loss_backward"}

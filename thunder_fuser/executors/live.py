@@ -126,9 +126,9 @@ def _tensors(values: object) -> Iterator[torch.Tensor]:
 
 
 def _made_up(proxy: object) -> Any:
-    """Zeros for a tensor; a number's own value."""
-    if isinstance(proxy, NumberProxy):
-        return proxy.value
+    """Zeros for a tensor; a number's own value; None for the gradient of what has none."""
+    if proxy is None or isinstance(proxy, NumberProxy):
+        return getattr(proxy, "value", None)
     if not isinstance(proxy, TensorProxy) or is_dtensor_proxy(proxy):
         raise InputError("timeline", expected="tensors and numbers as arguments", got=repr(proxy))
     device, dtype = devices.to_torch_device(proxy.device), dtypes.to_torch_dtype(proxy.dtype)

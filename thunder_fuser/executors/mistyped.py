@@ -154,14 +154,14 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
     types: the real types of tensors that do not have the trace's.
     """
     if symbol.executor is None:
-        function = _function_named(symbol.id)
+        function = function_named(symbol.id)
     else:
         claimed = symbol.executor is torch_executor
         function = getattr(symbol.module, symbol.name, None) if claimed else None
     if function is None:
         return None
     try:
-        given = tree_map(functools.partial(_as_meta, types=types), (args, kwargs))
+        given = tree_map(functools.partial(as_meta, types=types), (args, kwargs))
         named = {name: one for name, one in given[1].items() if one is not None}  # as left out
         for one in given[0]:
             _promote(one)
@@ -187,14 +187,14 @@ def _promote(operand: Any) -> None:
 def _common_type(operands: Sequence[Any], types: Types) -> DataType | None:
     """The type in which torch compares two operands; None if it is unknown."""
     try:
-        first, second = (_as_meta(one, types) for one in operands)
+        first, second = (as_meta(one, types) for one in operands)
         return from_torch_dtype(torch.result_type(first, second))
     except (*_UNKNOWN, *_REFUSED):
         return None
 
 
 @functools.cache
-def _function_named(id: Any) -> Callable[..., Any] | None:
+def function_named(id: Any) -> Callable[..., Any] | None:
     """Torch's function for Thunder's id; most ids are its name: torch.nn.functional.threshold."""
     found: Any = torch
     for name in str(id).removeprefix("torch.").split("."):
@@ -209,7 +209,7 @@ def _functions_by_id() -> dict[Any, Callable[..., Any]]:
     return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
 
 
-def _as_meta(value: Any, types: Types) -> Any:
+def as_meta(value: Any, types: Types) -> Any:
     if isinstance(value, TensorProxy):
         dtype = types[value.name] if value.name in types else data_type(value.dtype)
         if dtype is None:

@@ -48,7 +48,7 @@ _REDUCTIONS = frozenset(
 _OF_TORCH = Reject("torch has a kernel for it")
 _NEVER = {
     "convolution": _OF_TORCH,
-    "attention_backward": _OF_TORCH,
+    **dict.fromkeys(("attention_backward", "masked_attention_backward"), _OF_TORCH),
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("the fence around in-place copies"),
 }

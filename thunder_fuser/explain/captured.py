@@ -65,7 +65,8 @@ def _of_piece(piece: Piece, direction: str) -> GraphReport:
     if counts.failures:
         state, reason = FAILED, "; ".join(dict.fromkeys(counts.failures))
     elif not counts.replayed:
-        state, reason = NOT_CAPTURED, "the second call with the same shapes captures"
+        waits = counts.waits or "the second call with the same shapes captures"
+        state, reason = NOT_CAPTURED, waits
     return GraphReport(
         piece.name, direction, state, piece.length, counts.captured, counts.replayed, reason
     )

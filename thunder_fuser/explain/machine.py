@@ -175,8 +175,9 @@ def export_to(archive: Path, *, libraries: bool) -> str:
 
 def import_from(archive: Path, *, libraries: bool) -> str:
     """Adds the entries of a file."""
-    added, left = import_entries(_store(), archive, libraries=libraries)
-    return f"{added} entries added{_left_out(left, libraries)}"
+    added, there, left = import_entries(_store(), archive, libraries=libraries)
+    already = f"; {there} were there already" if there else ""
+    return f"{added} entries added{already}{_left_out(left, libraries)}"
 
 
 def _left_out(count: int, libraries: bool) -> str:

@@ -40,7 +40,7 @@ def write_page(reports: Sequence[Entries], path: str | Path, title: str = "") ->
 
     Raises ReportError if the file cannot be written.
     """
-    check_folder(path)
+    check_path(path)
     text = page(reports, title)
     try:
         # A file name may hold bytes that are not valid text.
@@ -53,8 +53,14 @@ def write_page(reports: Sequence[Entries], path: str | Path, title: str = "") ->
     return Path(path)
 
 
-def check_folder(path: str | Path) -> None:
-    """Raises ReportError if a page's folder does not exist. It is called before the slow work."""
+def check_path(path: str | Path) -> None:
+    """Raises ReportError if no page can be there: its folder does not exist, or the name is that of
+    another kind of file. It is called before the slow work."""
+    if Path(path).suffix.lower() not in ("", ".html", ".htm"):
+        raise ReportError(
+            str(path), expected="a name that ends in .html, since a page is HTML",
+            got=Path(path).suffix, do="print a page as PDF in the browser that shows it",
+        )  # fmt: skip
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise ReportError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,7 +181,7 @@ def compiled(one: RegionCallable) -> list[Compiled]:
     Programs that only other fusions with the same definition have run are left out. A fusion whose
     results were views of its arguments has none.
     """
-    ran = {id(getattr(run, "__wrapped__", run)) for run in one.runners}
+    ran = {id(inspect.unwrap(run)) for run in one.runners}
     found = []
     for definition in dict.fromkeys(one.definitions):
         entry = FusionCache.get().look_up(definition)

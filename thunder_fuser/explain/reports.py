@@ -24,7 +24,7 @@ from thunder_fuser.executors.source_lines import span_of
 from thunder_fuser.executors.traces import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in
 from thunder_fuser.explain.memory import LiveMemory, timeline
-from thunder_fuser.explain.page import check_folder, write_page
+from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
 from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
@@ -259,9 +259,9 @@ class Report(Shown):
         """Writes the report as one HTML page without other files, and returns its path.
 
         For the picture of live memory, the traces run once more on zeros unless the report has a
-        timeline. Raises ReportError for a path that cannot be written.
+        timeline. Raises ReportError for a path that cannot be written, or is not one of HTML.
         """
-        check_folder(path)
+        check_path(path)
         return write_page([self.page_entries()], path)
 
     def page_entries(self) -> dict[str, Any]:

@@ -8,20 +8,22 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from thunder_fuser.errors import FuserError, InputError
 from thunder_fuser.executors.traces import Jitted, jitted_inside, name_of
-from thunder_fuser.explain.page import check_folder, write_page
+from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.reports import report
 from thunder_fuser.explain.table import plural
 from thunder_fuser.stages import timed
 
 
-def report_on_script(script: Path, arguments: Sequence[str], page: Path) -> tuple[str, bool]:
+def report_on_script(script: Path, arguments: Sequence[str], page: Path | None) -> tuple[str, bool]:
     """Runs the script as `python SCRIPT ARGUMENTS` does, then writes the page.
 
+    page: where; None for report.html here, or report-1.html, ... if that exists already.
     Returns (the text to print, whether the script succeeded and jitted a function). If the script
     fails, its traceback is printed; the page then has the functions that were called before.
 
@@ -30,8 +32,8 @@ def report_on_script(script: Path, arguments: Sequence[str], page: Path) -> tupl
     """
     if not script.is_file():
         raise InputError("report", expected="a file with a Python script", got=str(script))
-    page = page.absolute()  # the script may change the folder
-    check_folder(page)
+    page = (page or _free()).absolute()  # the script may change the folder
+    check_path(page)
     with timed(), jitted_inside() as functions:
         failed = _failure(script, arguments)
         entries = [*_entries(functions)]
@@ -40,6 +42,12 @@ def report_on_script(script: Path, arguments: Sequence[str], page: Path) -> tupl
     if not functions:
         told += f"; {script} jits no function with the fuser"
     return f"{told}; {script} failed" if failed else told, bool(functions) and not failed
+
+
+def _free() -> Path:
+    """The first of report.html, report-1.html, ... that does not exist."""
+    paths = (Path(f"report-{number}.html" if number else "report.html") for number in count())
+    return next(path for path in paths if not path.exists())
 
 
 def _failure(script: Path, arguments: Sequence[str]) -> bool:

@@ -426,7 +426,7 @@ bool put_numbers(int64_t* to, PyObject* tuple) {
 }  // namespace
 
 // Prepares the types. addresses: as in Torch. layout: torch's number of the strided layout.
-extern "C" PyObject* start(void** addresses, PyObject* tensor, PyObject* parameter, int layout) {
+extern "C" PyObject* native_calls(void** addresses, PyObject* tensor, PyObject* parameter, int layout) {
   std::memcpy(&torch, addresses, sizeof(torch));
   tensor_type = reinterpret_cast<PyTypeObject*>(tensor);
   parameter_type = reinterpret_cast<PyTypeObject*>(parameter);

@@ -132,12 +132,13 @@ def _built() -> tuple[Native | None, str]:
         addresses, strided = _torch_functions()
         _check_tensors()
         text = "".join(Path(__file__).with_name(name).read_text("utf-8") for name in SOURCES)
-        library = load_library("start", text, (*FLAGS, f"-I{sysconfig.get_path('include')}"))
+        library = load_library("native_calls", text, (*FLAGS, f"-I{sysconfig.get_path('include')}"))
     except FuserError as error:
         return None, " ".join(str(error).splitlines()[:2])
     types = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_int)
-    start = ctypes.PYFUNCTYPE(ctypes.py_object, *types)(library.address("start"))
-    start(ctypes.addressof(addresses), torch.Tensor, torch.nn.Parameter, strided)
+    # A stored library of equal content may have the function under another name.
+    prepare = ctypes.PYFUNCTYPE(ctypes.py_object, *types)(library.address(library.name))
+    prepare(ctypes.addressof(addresses), torch.Tensor, torch.nn.Parameter, strided)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
     names = ("make_dispatch", "make_empty", "make_launch", "make_check")
     return Native(library, *(make(library.address(name)) for name in names)), ""

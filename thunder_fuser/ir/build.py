@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
+from math import isfinite, prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import communication, indexed, shapes, torch_calls
@@ -360,9 +360,8 @@ class Definer:
         axes = shapes.movement(domains, record, self.sizes, self.fresh)
         view = _view(views[0].dtype, axes, is_scalar=gives_scalar(record, views))
         if record.op == "stride_order":
-            allocation = allocation_of(check_stride_order(record.ints("stride_order"), len(axes)))
-            contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
-            view = replace(view, domain=view.domain.with_allocation(allocation, contiguity))
+            order = check_stride_order(record.ints("stride_order"), len(axes))
+            view = _laid(view, allocation_of(order))
         return self._emit(record, view)
 
     def _size_of(self, record: OpRecord) -> None:
@@ -376,11 +375,20 @@ class Definer:
         record = _with_dtype(record, dtype)
         if is_iota and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
-        if is_iota and isinstance(step := record.inputs[1], Literal) and not step.value:
-            raise record.error("step", "a number other than 0", step.value, "use ops.full")
+        if is_iota:
+            self._check_iota(record)
         check_numbers(record, self._views(record))
         check_literals(record, record.inputs, [dtype] * len(record.inputs))
         return self._emit(record, _view(dtype, axes))
+
+    def _check_iota(self, record: OpRecord) -> None:
+        """As torch.arange; for numbers that a call gives, the kernel's arithmetic decides."""
+        start, step = (self.scalars.number(operand) for operand in record.inputs)
+        for name, value in (("start", start), ("step", step)):
+            if value is not None and not isfinite(value):
+                raise record.error(name, "a finite number", value)
+        if step == 0:
+            raise record.error("step", "a number other than 0", step, "use ops.full")
 
     def _random(self, record: OpRecord) -> None:
         """Makes the random stream of an op explicit:
@@ -426,7 +434,11 @@ class Definer:
         extents = torch_calls.result_sizes(record, operands, self.sizes)
         axes = [tuple(map(self.fresh, sizes)) for sizes in extents]
         check_streams(record, operands, axes[0])
-        self._emit(record, *map(_view, result_types(record, operands), axes))
+        views = [*map(_view, result_types(record, operands), axes)]
+        order = operands[0].domain.allocation
+        if record.op == "sdpfa_fwd" and order[-1] == len(order) - 1:  # torch keeps the query's
+            views[0] = _laid(views[0], order)
+        self._emit(record, *views)
 
     def _communicate(self, record: OpRecord) -> None:
         (view,) = self._views(record)
@@ -452,6 +464,13 @@ def _with_dtype(record: OpRecord, dtype: DataType) -> OpRecord:
     if record.attr("dtype") is not None:
         return record
     return replace(record, attrs=(*record.attrs, ("dtype", dtype)))
+
+
+def _laid(view: TensorView, allocation: tuple[int, ...]) -> TensorView:
+    """The view with its axes in this order in memory, without gaps."""
+    axes = view.domain.logical
+    contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
+    return replace(view, domain=view.domain.with_allocation(allocation, contiguity))
 
 
 def _view(dtype: DataType, axes: Domain = (), *, is_scalar: bool = False) -> TensorView:

@@ -97,16 +97,21 @@ class Composites(Quantized, OpMethods):
     @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the row of the table, with max_norm: longer rows are scaled down to it. torch also
-        scales them in the weight, which stays as it is here. max_norm may be a scalar."""
-        bound = OPS["embedding_fwd"].bind(args, kwargs)
-        most = checked_argument("embedding_fwd", "max_norm", bound.pop("max_norm"), None)
-        rows = super().embedding_fwd(**bound)
+        scales them in the weight, which stays as it is here. All but the tensors may be scalars;
+        those that decide about gradients alone, and the padding, change nothing."""
+        row = OPS["embedding_fwd"]
+        bound = row.bind(args, kwargs)
+        options = {
+            name: checked_argument(row.name, name, bound.pop(name), row.default(name))
+            for name in list(bound)[2:]
+        }
+        for name, value in options.items():
+            if isinstance(value, Value):
+                self._check_scalar(f"embedding_fwd: {name}", value)
+        rows, most = super().embedding_fwd(**bound), options["max_norm"]
         if most is None:
             return rows
-        if isinstance(most, Value):
-            self._check_scalar("embedding_fwd: max_norm", most)
-        order = checked_argument("embedding_fwd", "norm_type", bound["norm_type"], 2.0)
-        norm = self._norm(rows, float(order))
+        norm = self._norm(rows, options["norm_type"])
         scale = self.truediv(most, self.add(norm, 1e-7))
         shorter = self.mul(rows, self.where(self.gt(norm, most), scale, 1.0))
         return self.cast(shorter, rows.dtype())  # type: ignore[no-any-return]
@@ -134,16 +139,22 @@ class Composites(Quantized, OpMethods):
         both = mask if bias is None else bias if mask is None else self.add(bias, mask)
         return {**kwargs, "attn_mask": self.cast(both, query.dtype())}
 
-    def _norm(self, x: Tensor, order: float) -> Tensor:
-        """The norm over the last axis, which stays with size 1."""
+    def _norm(self, x: Tensor, order: float | Value) -> Any:
+        """The norm over the last axis, which stays with size 1. The order may be a scalar."""
         size = self.abs(x)
-        if math.isinf(order):
-            extremum = self.max if order > 0 else self.min
-            return extremum(size, [-1], keepdim=True)
-        if order == 0:
-            return self.sum(self.ne(x, 0.0), [-1], keepdim=True)
+        special: dict[float, Callable[[], Any]] = {
+            math.inf: lambda: self.max(size, [-1], keepdim=True),
+            -math.inf: lambda: self.min(size, [-1], keepdim=True),
+            0.0: lambda: self.sum(self.ne(x, 0.0), [-1], keepdim=True),
+        }
+        if order in special:
+            return special[order]()
         total = self.sum(self.pow(size, order), [-1], keepdim=True)
-        return self.pow(total, 1.0 / order)
+        norm = self.pow(total, self.truediv(1.0, order))
+        if isinstance(order, Value):
+            for number, norm_of in special.items():
+                norm = self.where(self.eq(order, number), norm_of(), norm)
+        return norm
 
     @checked
     def var_mean(

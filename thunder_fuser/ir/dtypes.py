@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from enum import Enum
 from functools import reduce
 
@@ -153,6 +154,34 @@ def wrapped(value: int, dtype: DataType) -> int:
     """
     least, most = integer_range(dtype)
     return (value - least) % (most - least + 1) + least
+
+
+def held(value: bool | int | float, dtype: DataType) -> bool | int | float:
+    """A number as a real type of at least 16 bits holds it: rounded, cut off, wrapped around.
+
+    >>> held(0.1, DataType.Half), held(2.5, DataType.Int32), held(1e39, DataType.Float)
+    (0.0999755859375, 2, inf)
+    """
+    if dtype is DataType.Bool:
+        return bool(value)
+    if dtype.is_int:
+        return wrapped(int(value), dtype)
+    return _rounded(float(value), dtype)
+
+
+def _rounded(value: float, dtype: DataType) -> float:
+    """BFloat16 has the high half of a Float, and rounds it as torch does: to nearest, to even."""
+    if dtype is DataType.Double or not math.isfinite(value):
+        return value
+    letter = "e" if dtype is DataType.Half else "f"
+    try:
+        packed = struct.pack(f"<{letter}", value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    if dtype is DataType.BFloat16:
+        bits = int.from_bytes(packed, "little")
+        packed = (bits + 0x7FFF + (bits >> 16 & 1) >> 16 << 16).to_bytes(4, "little")
+    return float(struct.unpack(f"<{letter}", packed)[0])
 
 
 def of_number(value: bool | int | float) -> DataType:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 import operator
-import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.ir.dtypes import DataType, wrapped
+from thunder_fuser.ir.dtypes import DataType, held
 from thunder_fuser.ir.record import Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 
@@ -66,6 +65,10 @@ class HostScalars:
     def arguments_of_size(self, size: Scalar) -> frozenset[str]:
         """The arguments, and the symbols of axes, that a size is computed from."""
         return frozenset().union(*(self._arguments.get(s, {s}) for s in size.symbols))
+
+    def number(self, operand: Operand) -> Number | None:
+        """The number that an operand is in every call, if it is one."""
+        return _number(operand, self._numbers)
 
     def _keep(self, name: str, size: Scalar) -> None:
         self.sizes[name] = size
@@ -126,23 +129,14 @@ def computed(
 ) -> Number | None:
     """The result of an op on numbers; None if an operand, or the op, is not known."""
     function = _FUNCTIONS.get(record.op)
-    if function is None or any(o is None or math.isnan(o) for o in operands):
+    is_held = not dtype.is_stored and not dtype.is_complex
+    if function is None or not is_held or any(o is None or math.isnan(o) for o in operands):
         return None
     try:
-        return _as_type(function(*operands), dtype)
+        known = [held(o, dtype) for o in operands] if dtype.is_float else operands  # type: ignore[arg-type]
+        return held(function(*known), dtype)
     except (ArithmeticError, ValueError):  # no number: 1 / 0, the floor of infinity
         return None
-
-
-def _as_type(value: Number, dtype: DataType) -> Number | None:
-    """A number as a type holds it; None for types that no size is computed in."""
-    if dtype is DataType.Bool:
-        return bool(value)
-    if dtype in INTEGERS:
-        return wrapped(int(value), dtype)
-    if dtype is DataType.Float:
-        return struct.unpack("f", struct.pack("f", value))[0]  # type: ignore[no-any-return]
-    return float(value) if dtype is DataType.Double else None
 
 
 def _quotient(a: Number, b: Number) -> Number:
@@ -157,12 +151,26 @@ def _remainder_of_c(a: Number, b: Number) -> Number:
     return math.fmod(a, b) if is_float else int(a) - int(b) * int(_quotient(a, b))
 
 
+def _power(a: Number, b: Number) -> Number:
+    if isinstance(a, float) or isinstance(b, float):
+        return math.pow(a, b)
+    if b >= 0:
+        return pow(int(a), int(b), 1 << 64)  # the same bits after it is wrapped around
+    return {1: 1, -1: -1 if b % 2 else 1}.get(int(a), 0)
+
+
+_MATH = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "atan2", "erf", "erfc",
+    "lgamma", "isfinite", "isinf", "isnan",
+)  # fmt: skip
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     **{
         name: getattr(operator, name)
         for name in ("add", "sub", "mul", "truediv", "neg", "eq", "ne", "lt", "le", "gt", "ge")
     },
-    **{name: getattr(math, name) for name in ("ceil", "floor", "trunc")},
+    **{f"bitwise_{name}": getattr(operator, f"{name}_") for name in ("and", "or")},
+    **{name: getattr(math, name) for name in ("ceil", "floor", "trunc", "gcd", *_MATH)},
     "cast": lambda a: a,
     "set": lambda a: a,
     "div": _quotient,
@@ -177,4 +185,16 @@ _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "logical_not": operator.not_,
     "where": lambda condition, a, b: a if condition else b,
     "clamp": lambda x, least, most: min(max(x, least), most),
+    "bitwise_xor": operator.xor,
+    "bitwise_not": lambda a: not a if isinstance(a, bool) else ~a,
+    "bitwise_left_shift": lambda a, count: a << min(count, 64),
+    "bitwise_right_shift": operator.rshift,
+    "reciprocal": lambda a: 1 / a,
+    "rsqrt": lambda a: 1 / math.sqrt(a),
+    "sign": lambda a: (a > 0) - (a < 0),
+    "signbit": lambda a: math.copysign(1, a) < 0,
+    "relu": lambda a: max(a, 0),
+    "round": round,
+    "frac": lambda a: math.fmod(a, 1),
+    "pow": _power,
 }

@@ -19,18 +19,21 @@ from typing import Any, Protocol, TypeVar, cast
 
 from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, fits, of_number
+from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import bind, own_names
 from thunder_fuser.ir.placements import REDUCTIONS, word_of
 from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
+from thunder_fuser.ir.type_rules import ValueType, result_types
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Owner(Protocol):
     """The definition that a value belongs to: `language.Recorder`, as its values see it."""
+
+    has_packed: bool  # whether a value may be of a packed type
 
     @property
     def records(self) -> Definition:
@@ -104,25 +107,27 @@ class Constant:
     """A scalar known when the fusion is defined. Operators on constants and numbers give more."""
 
     value: Number
+    given: DataType | None = field(default=None, compare=False)
 
     def dtype(self) -> DataType:
-        """Bool, Int or Double: in arithmetic it is a number without a type of its own."""
-        return of_number(self.value)
+        """The type that it was defined with; by default Bool, Int or Double, by its value."""
+        return self.given or of_number(self.value)
 
     def is_tensor(self) -> bool:
         """False, as of every scalar."""
         return False
 
 
-def _folded(name: str, *, swapped: bool = False) -> Callable[..., Any]:
+def _folded(op: str, name: str, *, swapped: bool = False) -> Callable[..., Any]:
     function = getattr(operator, name)
 
     def apply(self: Constant, *other: Any) -> Any:
-        values = [_plain(one) for one in (self, *other)]
+        operands = [*other, self] if swapped else [self, *other]
+        values = [_plain(one) for one in operands]
         if not all(isinstance(value, (int, float)) for value in values):
             return NotImplemented  # the operator of the other one takes it
         try:
-            return Constant(function(*(reversed(values) if swapped else values)))
+            return _typed(op, function(*values), operands)
         except (ArithmeticError, TypeError, ValueError) as error:
             got = f"{name} of {', '.join(map(str, values))}: {error}"
             raise DefinitionError("a constant", expected="a number", got=got) from None
@@ -130,11 +135,21 @@ def _folded(name: str, *, swapped: bool = False) -> Callable[..., Any]:
     return apply
 
 
-for _name in (*_OPERATORS, *_OTHERS):
+def _typed(op: str, value: Number, operands: Sequence[Any]) -> Constant:
+    """The result of an op on constants. One that was defined with a type decides the result's, as
+    scalars of these types do."""
+    if not any(isinstance(one, Constant) and one.given for one in operands):
+        return Constant(value)
+    types = [one.dtype() if isinstance(one, Constant) else of_number(one) for one in operands]
+    (dtype,) = result_types(OpRecord(op), [ValueType(one, is_scalar=True) for one in types])
+    return Constant(held(value, dtype), dtype)
+
+
+for _name, _op in (_OPERATORS | _OTHERS).items():
     _function = {"and": "and_", "or": "or_"}.get(_name, _name)
-    setattr(Constant, f"__{_name}__", _folded(_function))
+    setattr(Constant, f"__{_name}__", _folded(_op, _function))
     if _name in _OPERATORS:
-        setattr(Constant, f"__r{_name}__", _folded(_function, swapped=True))
+        setattr(Constant, f"__r{_name}__", _folded(_op, _function, swapped=True))
 
 
 # ---- kinds of arguments
@@ -280,17 +295,25 @@ _KINDS: dict[str, Kind] = {
     "max_norm": Kind(
         "a real number, an integer one of 64 bits, or a scalar", _operand, "float | Value"
     ),
-    "correction norm_type": Kind(
-        "a real number, an integer one of 64 bits", _number, "float"
+    "norm_type": Kind(
+        "a real number, an integer one of 64 bits, or a scalar",
+        _either(_operand, lambda value: _none(value) or 2.0),
+        "float | Value | Constant | None",
     ),
+    "is_causal embedding_fwd.scale_grad_by_freq sparse": Kind(
+        "True, False or a scalar",
+        _either(_flag, _value, lambda value: bool(_none(value))),
+        "bool | Value | Constant | None",
+    ),
+    "correction": Kind("a real number, an integer one of 64 bits", _number, "float"),
     "pad.value": Kind(
         "a real number, an integer one of 64 bits, or a scalar",
         _either(_number, lambda value: _none(value) or 0),
         "float | Value | Constant | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
-    "apart descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short"
-    " sorted output_gamma sparse stable static_sizes swizzle_scales": Kind(
+    "apart descending donated imag inner_split is_cpu keepdim largest scale_grad_by_freq shares"
+    " short sorted output_gamma stable static_sizes swizzle_scales": Kind(
         "True or False", _flag, "bool"
     ),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
@@ -315,12 +338,9 @@ _KINDS: dict[str, Kind] = {
         _either(_number, _value, lambda value: _none(value) or 0.0),
         "float | Value | Constant | None",
     ),
-    "is_causal": Kind(
-        "True, False or a scalar",
-        _either(_flag, _value, lambda value: bool(_none(value))),
-        "bool | Value | Constant | None",
+    "k length embedding_fwd.padding_idx": Kind(
+        "an integer of 64 bits, or a scalar", _size, "int | Value | Constant"
     ),
-    "k length": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
     "end_indices new_shape pad_widths shape start_indices": Kind(
         "a list of integers and scalars", _list_of(_size), "Sequence[int | Value | Constant]"
     ),

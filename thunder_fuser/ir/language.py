@@ -22,11 +22,11 @@ from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, fits, of_number
+from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.op_schema import Op
+from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
     LAYOUT,
@@ -52,6 +52,7 @@ class Recorder:
         self._made = 0  # the number of values
         self._given = 0  # the number of arguments
         self.complex_at: set[int] = set()  # the arguments that are taken apart
+        self.has_packed = False
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -97,6 +98,7 @@ class Recorder:
         strides: Sequence[int] | None = None,
         static_sizes: bool = False,
         donated: bool = False,
+        imag: bool = False,
     ) -> Tensor:
         """An input tensor.
 
@@ -105,7 +107,7 @@ class Recorder:
         An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
         `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
         which the caller no longer needs and which shares no memory with other arguments; see
-        segment/donate.py.
+        segment/donate.py. imag: see define_scalar.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -129,12 +131,10 @@ class Recorder:
             "is_cpu": is_cpu,
             "stride_order": order,
             "donated": donated or None,
+            "imag": imag or None,
             "strides": None if fixed is None else tuple(fixed),
         }
-        if is_cpu and dtype.is_complex:
-            return self._of_parts("define_tensor", attrs)  # type: ignore[no-any-return]
-        self._given += 1
-        return self._define("define_tensor", attrs)  # type: ignore[no-any-return]
+        return self._argument("define_tensor", attrs)  # type: ignore[no-any-return]
 
     @checked
     def define_scalar(
@@ -144,10 +144,12 @@ class Recorder:
         *,
         drawn: str | None = None,
         coordinate: Sequence[Any] | None = None,
+        imag: bool = False,
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
 
-        A complex one is made of its parts, in the definition and at the call.
+        A complex one is made of its parts, in the definition and at the call. imag: the imaginary
+        part of a complex argument whose real part is the argument before, as such parts print.
 
         drawn="seed" or "offset": each run draws it from torch's generator, for random ops without
         a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
@@ -162,26 +164,29 @@ class Recorder:
             value, dtype = None, value
         if value is None:
             dtype = dtype or DataType.Double
-            attrs = {"dtype": dtype}
-            if dtype.is_complex:
-                return self._of_parts("define_scalar", attrs)  # type: ignore[no-any-return]
-            self._given += 1
-            return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
+            return self._argument("define_scalar", {"dtype": dtype, "imag": imag or None})  # type: ignore[no-any-return]
         if isinstance(value, complex) or (dtype is not None and dtype.is_complex):
             whole = self._complex(value, dtype or DataType.ComplexDouble)
             return whole  # type: ignore[no-any-return]
         dtype = dtype or of_number(value)
         if not fits(value, dtype):
             raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
-        kind = bool if dtype is DataType.Bool else float if dtype.is_float else int
-        return Constant(kind(value))
+        return Constant(held(value, dtype) if not dtype.is_float8 else float(value), dtype)
 
-    def _of_parts(self, op: str, attrs: dict[str, Any]) -> Any:
-        """A complex argument, made of one argument for each part."""
-        self.complex_at.add(self._given)
-        self._given += 1
-        attrs = {**attrs, "dtype": attrs["dtype"].real}
-        return self.ops.complex(self._define(op, attrs), self._define(op, attrs))
+    def _argument(self, op: str, attrs: dict[str, Any]) -> Any:
+        """An argument. A complex number is two, of which the second one is marked, also in the
+        text: so the text takes what the definition took."""
+        if attrs["dtype"].is_complex and (op == "define_scalar" or attrs["is_cpu"]):
+            attrs = {**attrs, "dtype": attrs["dtype"].real}
+            real = self._argument(op, attrs)
+            return self.ops.complex(real, self._argument(op, {**attrs, "imag": True}))
+        if not attrs["imag"]:
+            self._given += 1
+        elif not self._given:
+            raise _error(f"{op}: imag", "an argument before, the real part", "none")
+        else:
+            self.complex_at.add(self._given - 1)
+        return self._define(op, attrs)
 
     def _complex(self, value: complex, dtype: DataType) -> Any:
         """A complex constant."""
@@ -252,15 +257,27 @@ class Recorder:
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
+        self.has_packed |= op == "pack_e2m1" or attrs.get("dtype") is DataType.Float4_e2m1fn_x2
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)
         return made if results > 1 else made[0]
 
+    def _constant(self, constant: Constant, call: str) -> Any:
+        """A number, or a scalar if the type that the constant was defined with may decide that of
+        the op's result."""
+        number, dtype = constant.value, constant.dtype()
+        is_typed = call in OPS and OPS[call].kind in (OpKind.POINTWISE, OpKind.MOVEMENT)
+        if not is_typed or dtype is of_number(number):
+            return number
+        return self.call("cast", (Literal.of(number),), {"dtype": dtype})
+
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         if isinstance(value, complex):
             value = self._complex(value, DataType.ComplexDouble)
+        if isinstance(value, Constant):
+            value = self._constant(value, call)
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:

@@ -16,7 +16,6 @@ import re
 from inspect import Parameter, Signature
 
 from thunder_fuser.ir import kinds
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.type_rules import NUMBER_AT, TAKES_NUMBERS
 
@@ -57,7 +56,7 @@ _SHAPES: dict[str | OpKind, str] = {
     "grouped_mm": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
     "scaled_product": "[m, n]",
     "scaled_grouped_product": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
-    "sdpfa_fwd": "[N, H, L, the last size of value], [N, H, L], [2], []",
+    "sdpfa_fwd": "[*batch, H, L, the last size of value], [*batch, H, L], [2], []",
     "sdpfa_bwd": "those of query, key and value",
     "embedding_backward": "[num_weights, the last size of grad]",
     "topk": "that of arg, with k at dim",
@@ -75,6 +74,7 @@ _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.REAL: "that of x, of its parts if it is complex" + _HALF,
     DtypeRule.COMPLEX: "ComplexDouble if an operand is a Double, else ComplexFloat",
     DtypeRule.PACK: "Float4_e2m1fn_x2",
+    DtypeRule.UNPACK: "Float",
     DtypeRule.SELECT: "the common type of a and b",
     DtypeRule.KEEP: "that of {source}",
     DtypeRule.ACCUMULATE: "that of arg" + _HALF + _COUNTED,
@@ -195,7 +195,9 @@ def refused(row: Op) -> str:
     if row.rule is DtypeRule.SELECT:
         return "a condition that is no Bool"
     if row.rule is DtypeRule.ATTRIBUTE:
-        return DataType.Float4_e2m1fn_x2.name
+        return ""
+    if row.rule is DtypeRule.UNPACK:
+        return "all but Float4_e2m1fn_x2 for arg"
     has_complex = row.rule is DtypeRule.ACCUMULATE if collects else bool(row.c_complex)
     found = ["real numbers"] * (not row.c and not collects)
     found += ["complex numbers"] * (not has_complex and row.rule is not DtypeRule.LOGICAL)

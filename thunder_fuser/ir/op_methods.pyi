@@ -1025,6 +1025,17 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
             and floats below 16 bits.
         """
+    def unpack_e2m1(self, arg: Value | Constant | float, place: Value | Constant | float) -> Tensor:
+        """The first or the second of the two 4-bit floats in each element, for a place of 0 or 1.
+
+        Shape: that of the operands, which are broadcast as in torch.
+        Type: Float.
+
+        arg, place: a tensor, a scalar or a real number, an integer one of 64 bits.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for all but
+            Float4_e2m1fn_x2 for arg.
+        """
     def where(
         self,
         condition: Value | Constant | float,
@@ -1105,8 +1116,7 @@ class OpMethods:
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
             Float4_e2m1fn_x2).
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for
-            Float4_e2m1fn_x2.
+        Raises DefinitionError if arguments or sizes do not fit.
         """
     def set(self, arg: Value | Constant | float) -> Tensor:
         """A copy.
@@ -1321,11 +1331,11 @@ class OpMethods:
         self,
         input: Value,
         weight: Value,
-        padding_idx: int | None = None,
+        padding_idx: int | Value | Constant | None = None,
         max_norm: float | Value | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
+        norm_type: float | Value | Constant | None = 2.0,
+        scale_grad_by_freq: bool | Value | Constant | None = False,
+        sparse: bool | Value | Constant | None = False,
     ) -> Tensor:
         """The rows of weight that the integers of input name, scaled to max_norm if longer.
 
@@ -1334,10 +1344,9 @@ class OpMethods:
         In torch: torch.nn.functional.embedding(input, weight).
 
         input, weight: a tensor.
-        padding_idx: an integer of 64 bits.
-        max_norm: a real number, an integer one of 64 bits, or a scalar.
-        norm_type: a real number, an integer one of 64 bits.
-        scale_grad_by_freq, sparse: True or False.
+        padding_idx: an integer of 64 bits, or a scalar.
+        max_norm, norm_type: a real number, an integer one of 64 bits, or a scalar.
+        scale_grad_by_freq, sparse: True, False or a scalar.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for an index that is
             neither Int nor Int32.
@@ -1674,10 +1683,10 @@ class OpMethods:
         scale: float | Value | Constant | None = None,
         attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
-            attn_mask is added to the scores.
+        """(attention of [*batch, H, L, E], its logsumexp, the seed and the offset of its dropout).
+            attn_mask is added to the scores. The result lies in memory as query does.
 
-        Shape: [N, H, L, the last size of value], [N, H, L], [2], [].
+        Shape: [*batch, H, L, the last size of value], [*batch, H, L], [2], [].
         Type: that of query, Float, Int, Int.
 
         query, key, value, attn_mask: a tensor.

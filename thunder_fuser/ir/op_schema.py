@@ -54,6 +54,7 @@ class DtypeRule(Enum):
     REAL = "real"  # as SAME; complex operands give the type of their parts
     COMPLEX = "complex"  # operands become one float type; the result is complex
     PACK = "pack"  # operands become Float; the result is Float4_e2m1fn_x2
+    UNPACK = "unpack"  # the first operand Float4_e2m1fn_x2, the second Int32; the result is Float
     SELECT = "select"  # first operand Bool, the others promoted and kept in their own type
     KEEP = "keep"  # the operand's own type, untouched
     ACCUMULATE = "accumulate"  # sums: half to Float, integers to Int; `dtype` overrides
@@ -93,7 +94,11 @@ class Op:
         )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name, with defaults; DefinitionError if they do not fit."""
+        """Arguments by name, with defaults; DefinitionError if they do not fit. As in nvFuser, a
+        type may be the second argument of a reduction: sum(T0, DataType.Float)."""
+        after = list(args[1:])
+        if self.kind is OpKind.REDUCTION and len(after) == 1 and isinstance(after[0], DataType):
+            args, kwargs = args[:1], {**kwargs, "dtype": after[0]}
         kept = {k: v for k, v in kwargs.items() if k != WITHOUT_EFFECT.get(self.name)}
         given = bind(self.parameters, f"ops.{self.name}", args, own_names(self.parameters, kept))
         defaults = {name: one.default for name, one in self.parameters.parameters.items()}

@@ -218,6 +218,8 @@ _ROWS = (
     _binary("logical_right_shift", _I, "shift_right_logical", "logical_right_shift(a, b)",
             bools=False),
     _binary("pack_e2m1", DtypeRule.PACK, "pack_e2m1_", "pack_e2m1(a, b)", cost=2),
+    _pointwise("unpack_e2m1", "arg, place", DtypeRule.UNPACK, "unpack_e2m1_", "unpack_e2m1(a, b)",
+               cost=2),
     # ---- ternary
     _pointwise("where", "condition, a, b", DtypeRule.SELECT, "({0} ? {1} : {2})"),
     _pointwise("lerp", "start, end, weight", _F, "lerp_"),

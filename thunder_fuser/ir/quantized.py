@@ -39,11 +39,26 @@ class Quantized(OpMethods):
 
     @as_row("cast")
     def cast(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table; to Float4_e2m1fn_x2, pairs of the last axis are one element."""
+        """As the row of the table; in Float4_e2m1fn_x2, pairs of the last axis are one element."""
         bound = OPS["cast"].bind(args, kwargs)
-        if bound["dtype"] is DataType.Float4_e2m1fn_x2 and isinstance(bound["arg"], Tensor):
-            return self.pack_e2m1(*self._halves(bound["arg"]))
+        arg, dtype = bound["arg"], bound["dtype"]
+        is_packed = self._fd.has_packed and isinstance(arg, Tensor) and arg.dtype().is_packed
+        if is_packed and arg.ndim and isinstance(dtype, DataType):
+            return self._unpacked(arg, dtype)
+        if dtype is DataType.Float4_e2m1fn_x2 and isinstance(arg, Tensor):
+            return self.pack_e2m1(*self._halves(arg))
         return super().cast(**bound)
+
+    def _unpacked(self, packed: Tensor, dtype: DataType) -> Tensor:
+        """e2m1x2[m, k/2]  ->  [m, k]: each element, then its place in the pair."""
+        if dtype.is_packed:
+            return self.set(packed)
+        places = self.iota(2, 0, 1, DataType.Int32)
+        pairs = self.broadcast(packed, [False] * packed.ndim + [True])
+        numbers = self.unpack_e2m1(pairs, self.broadcast(places, [True] * packed.ndim + [False]))
+        *others, last = packed.shape()
+        wide = self.reshape(numbers, [*others, self.mul(last, 2)])
+        return wide if dtype is DataType.Float else self.cast(wide, dtype)
 
     @checked
     def nv_block_quantize(

@@ -251,16 +251,16 @@ def _attention(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
     _check_attention(record, operands[:3])
     _check_mask(record, operands[3:], operands)
     query, value = operands[0].shape, operands[2].shape
-    return [(*query[:3], value[3]), query[:3], (const(2),), ()]
+    return [(*query[:-1], value[-1]), query[:-1], (const(2),), ()]
 
 
 def _attention_backward(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
     grad, *given = operands[:4]
     _check_attention(record, [*given, grad, operands[4]])
-    output = (*given[0].shape[:3], given[2].shape[3])
+    output = (*given[0].shape[:-1], given[2].shape[-1])
     for name, view in (("grad_output", grad), ("output", operands[4])):
         _check_shape(record, name, view.shape, output)
-    _check_shape(record, "logsumexp", operands[5].shape, output[:3])
+    _check_shape(record, "logsumexp", operands[5].shape, output[:-1])
     _check_mask(record, operands[8:], given)
     return [view.shape for view in given]
 
@@ -272,22 +272,23 @@ def _check_mask(
     query, key = operands[0].shape, operands[1].shape
     for view in mask:
         _check_one_type(record, [operands[0], view])
-        scores = (*query[:3], key[2])[4 - len(view.shape) :]
+        scores = (*query[:-1], key[-2])[len(query) - len(view.shape) :]
         own = [b if a is const(1) else a for a, b in zip(view.shape, scores, strict=False)]
         sizes = own if len(own) == len(view.shape) else view.shape
         _check_shape(record, "attn_mask", sizes, scores)
 
 
 def _check_attention(record: OpRecord, operands: Sequence[TensorView]) -> None:
-    """One type; ranks of 4; equal batches and heads, lengths of key and value, and sizes of E."""
+    """One type; one rank; equal batches and heads, lengths of key and value, and sizes of E."""
     _check_one_type(record, operands, _ATTENDS)
     shapes = [view.shape for view in operands]
-    if any(len(shape) != 4 for shape in shapes):
-        ranks = ", ".join(str(len(shape)) for shape in shapes)
-        raise record.error("", "tensors of rank 4", f"ranks {ranks}")
+    ranks = [len(shape) for shape in shapes]
+    if len({*ranks}) > 1 or ranks[0] < 4:
+        got = f"ranks {', '.join(map(str, ranks))}"
+        raise record.error("", "tensors of rank 4, or all of one larger rank", got)
     query, key, value = shapes[:3]
-    _check_shape(record, "key", key, (*query[:2], key[2], query[3]))
-    _check_shape(record, "value", value, (*key[:3], value[3]))
+    _check_shape(record, "key", key, (*query[:-2], key[-2], query[-1]))
+    _check_shape(record, "value", value, (*key[:-1], value[-1]))
 
 
 def _check_one_type(

@@ -51,6 +51,15 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
     return [own if dtype is None else dtype for dtype in row.results]
 
 
+def types_of(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
+    """The type that each operand is converted to and, last, that of the first result."""
+    if record.row.kind is OpKind.POINTWISE:
+        compute, result = _pointwise_types(record, operands)
+        return [*compute, result]
+    (result, *_) = result_types(record, operands)
+    return [result] * (len(operands) + 1)
+
+
 def gives_scalar(record: OpRecord, operands: Sequence[Typed]) -> bool:
     """True if the result of an op is a scalar: a size, or computed only from scalars."""
     kind = record.row.kind
@@ -82,6 +91,8 @@ def _pointwise_types(
     if rule is DtypeRule.SELECT:
         common = common_type(operands[1:])
         return [DataType.Bool, common, common], common
+    if rule is DtypeRule.UNPACK:
+        return [DataType.Float4_e2m1fn_x2, DataType.Int32], DataType.Float
     common = common_type(operands).compute
     if rule is DtypeRule.PACK:
         kept = common if common.is_complex else DataType.Float
@@ -112,7 +123,7 @@ def check_cast(source: DataType, to: DataType) -> None:
     """DtypeError for packed floats, which can only be made and moved."""
     if source.is_packed or to.is_packed:
         expected = "a type of which each element is one number"
-        got, do = f"{source.name} to {to.name}", "see ops.pack_e2m1"
+        got, do = f"{source.name} to {to.name}", "cast tensors with axes by ops.cast"
         raise DtypeError("ops.cast", expected=expected, got=got, do=do)
 
 
@@ -132,6 +143,12 @@ def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     if record.op == "cast":
         check_cast(views[0].dtype, record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+        return
+    if record.row.rule is DtypeRule.UNPACK:
+        packed, place = (view.dtype for view in views)
+        if not packed.is_packed or not place.is_int:
+            expected = "Float4_e2m1fn_x2, and integers"
+            raise _error(record, expected, f"{packed.name}, {place.name}")
         return
     for dtype in (view.dtype for view in views):
         if dtype.is_stored:

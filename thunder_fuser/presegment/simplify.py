@@ -13,13 +13,13 @@ remove_dead                sin(T0), which no result needs              ->  nothi
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.dtypes import DataType, fits, of_number
+from thunder_fuser.ir.dtypes import fits, of_number
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.host_scalars import computed
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import (
     LAYOUT,
@@ -31,15 +31,9 @@ from thunder_fuser.ir.record import (
     names_of,
 )
 from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.ir.type_rules import ValueType, types_of
 from thunder_fuser.presegment.rewrite import rewrite
 
-_FOLD: dict[str, Callable[[Number, Number], Number]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "maximum": max,
-    "minimum": min,
-}
 _ONE = frozenset([Literal.of(1), Literal.of(1.0)])
 
 
@@ -90,36 +84,54 @@ def fold_scalars(fusion: Fusion) -> Fusion:
     ->  T3 = truediv(T9, 8.0)
     """
 
+    known: dict[str, Number] = {}
+    for record in fusion.exprs:
+        value = _value(record, fusion, known)
+        if value is not None and record.outputs[0] not in fusion.results:
+            known[record.outputs[0]] = value
+
     def rule(record: OpRecord) -> OpRecord | Operand:
         name = record.outputs[0]
-        if name in fusion.results or not fusion.tensors[name].is_scalar:
+        if name not in known:
             return record
-        value = _value(record, fusion)
-        return record if value is None else Literal.of(value)
+        value = Literal.of(known[name])
+        attrs = (("dtype", fusion.tensors[name].dtype),)
+        typed = replace(record, op="cast", inputs=(value,), attrs=attrs)
+        return value if _may_stand_for(name, known, fusion) else typed
 
     return rewrite(fusion, rule)
 
 
-def _value(record: OpRecord, fusion: Fusion) -> Number | None:
+def _value(record: OpRecord, fusion: Fusion, known: Mapping[str, Number]) -> Number | None:
+    view = fusion.tensors[record.outputs[0]]
     if record.op == "size":
-        shape = fusion.tensors[str(record.inputs[0])].shape
-        extent = shape[record.integer("dim")]
+        extent = fusion.tensors[str(record.inputs[0])].shape[record.integer("dim")]
         return extent.value if extent.is_const else None
-    literals = [o.value for o in record.inputs if isinstance(o, Literal)]
-    if len(literals) != len(record.inputs):
-        return None
-    if record.op == "cast":
-        return _converted(literals[0], record.attr("dtype"))
-    if record.op in _FOLD:
-        value = _FOLD[record.op](*literals)
-        return value if fits(value, of_number(value)) else None  # a kernel would wrap it around
-    return None
+    numbers = [o.value if isinstance(o, Literal) else known.get(o) for o in record.inputs]
+    return computed(record, numbers, view.dtype) if view.is_scalar else None
 
 
-def _converted(value: Number, dtype: object) -> Number | None:
-    if dtype in (DataType.Float, DataType.Double):
-        return float(value)
-    return int(value) if dtype is DataType.Int and float(value).is_integer() else None
+def _may_stand_for(name: str, known: Mapping[str, Number], fusion: Fusion) -> bool:
+    """Whether every op that reads a scalar takes its number instead, and computes in the same
+    types. An op whose result is known reads nothing.
+
+    Not in where(T0, S1: f32, S2: f32), where the scalars decide the type of the result, and not
+    300 in mul(T0: i8, S1: i64), which is no number of the tensor's type.
+    """
+    value, number = known[name], ValueType(of_number(known[name]), is_scalar=True)
+    for record in fusion.uses[name]:
+        if record.outputs[0] in known:
+            continue
+        views = [
+            ValueType(of_number(o.value), is_scalar=True) if isinstance(o, Literal)
+            else fusion.tensors[o] for o in record.inputs
+        ]  # fmt: skip
+        plain = [number if o == name else v for o, v in zip(record.inputs, views, strict=True)]
+        types = types_of(record, plain)
+        into = [one for o, one in zip((*record.inputs, ""), types, strict=True) if o == name]
+        if types != types_of(record, views) or not all(fits(value, one) for one in into):
+            return False
+    return True
 
 
 def remove_empty(fusion: Fusion) -> Fusion:

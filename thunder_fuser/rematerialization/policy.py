@@ -165,6 +165,8 @@ def _read(text: str) -> Policy:
     try:
         arguments = ast.literal_eval(f"({rest[:-1]},)") if rest[:-1].strip() else ()
         return maker(*arguments)  # type: ignore[operator]
+    except OptionError as error:
+        raise _refused(text, f"in {name}(...) {error.facts['expected']}") from None
     except (SyntaxError, ValueError, TypeError) as error:
         raise _refused(text) from error
 
@@ -173,9 +175,8 @@ def _name(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-def _refused(given: object) -> OptionError:
-    return OptionError(
-        "option rematerialization",
-        expected="none, time, memory, budget(x), save_only(names) or a callable",
-        got=repr(given),
-    )
+def _refused(
+    given: object,
+    expected: str = "none, time, memory, budget(0 to 1), save_only(names) or a callable",
+) -> OptionError:
+    return OptionError("option rematerialization", expected=expected, got=repr(given))

@@ -65,7 +65,7 @@ def nvrtc_version() -> tuple[int, int]:
 @cache
 def driver_version() -> int:
     """The version of the CUDA driver, such as 13000."""
-    (version,) = _driver("the driver", driver.cuDriverGetVersion)
+    (version,) = call_driver("the driver", driver.cuDriverGetVersion)
     return int(version)
 
 
@@ -158,7 +158,7 @@ class CudaKernel:
             launch = (self.function, *self.dims, stream, self._args, 0)
             (status,) = driver.cuLaunchKernel(*launch)
             if status in WRONG_CONTEXT:
-                with _current_context(self.device_index):
+                with current_context(self.device_index):
                     (status,) = driver.cuLaunchKernel(*launch)
         if status:
             raise self._error(_error_name(status))
@@ -205,13 +205,13 @@ class Module:
         self.name, self._device_index = name, device_index
         self._allowed = dict(ALLOWED)
         self._lock = make_lock()
-        with _current_context(device_index):
+        with current_context(device_index):
             _unload_retired(device_index)
-            (handle,) = _driver(name, driver.cuModuleLoadData, cubin.code)
+            (handle,) = call_driver(name, driver.cuModuleLoadData, cubin.code)
             # Only marked: a finalizer may run at any point, and a launch may not have ended.
             finalize(self, _RETIRED.append, (device_index, handle)).atexit = False
             entry = cubin.name.encode()
-            (self.function,) = _driver(name, driver.cuModuleGetFunction, handle, entry)
+            (self.function,) = call_driver(name, driver.cuModuleGetFunction, handle, entry)
 
     def allow(self, source: KernelSource) -> None:
         """Raises the function's limits of shared memory and cluster size, as a kernel needs."""
@@ -220,11 +220,11 @@ class Module:
             (SMEM_ATTRIBUTE, smem, smem, f"{smem} bytes of shared memory"),
             (CLUSTER_ATTRIBUTE, cluster, 1, f"clusters of {cluster} blocks"),
         )
-        with self._lock, _current_context(self._device_index):
+        with self._lock, current_context(self._device_index):
             for attribute, amount, value, words in wanted:
                 if amount > self._allowed[attribute]:
                     thing = f"{self.name}, {words}"
-                    _driver(thing, driver.cuFuncSetAttribute, self.function, attribute, value)
+                    call_driver(thing, driver.cuFuncSetAttribute, self.function, attribute, value)
                     self._allowed[attribute] = amount
 
 
@@ -252,32 +252,32 @@ def _unload_retired(device_index: int) -> None:
     _RETIRED.extend(one for one in taken if one[0] != device_index)
     ours = [handle for index, handle in taken if index == device_index]
     if ours:
-        _driver("kernels that are not used any more", driver.cuCtxSynchronize)
+        call_driver("kernels that are not used any more", driver.cuCtxSynchronize)
     for handle in ours:
-        _driver("a kernel that is not used any more", driver.cuModuleUnload, handle)
+        call_driver("a kernel that is not used any more", driver.cuModuleUnload, handle)
 
 
 @contextmanager
-def _current_context(device_index: int) -> Iterator[None]:
+def current_context(device_index: int) -> Iterator[None]:
     """Makes the device's primary context current until the block ends. torch uses it too."""
     thing = f"device {device_index}"
-    _driver(thing, driver.cuCtxPushCurrent, _primary_context(device_index))
+    call_driver(thing, driver.cuCtxPushCurrent, _primary_context(device_index))
     try:
         yield
     finally:
-        _driver(thing, driver.cuCtxPopCurrent)
+        call_driver(thing, driver.cuCtxPopCurrent)
 
 
 @cache
 def _primary_context(device_index: int) -> Any:
     thing = f"device {device_index}"
-    _driver(thing, driver.cuInit, 0)
-    (device,) = _driver(thing, driver.cuDeviceGet, device_index)
-    (context,) = _driver(thing, driver.cuDevicePrimaryCtxRetain, device)
+    call_driver(thing, driver.cuInit, 0)
+    (device,) = call_driver(thing, driver.cuDeviceGet, device_index)
+    (context,) = call_driver(thing, driver.cuDevicePrimaryCtxRetain, device)
     return context
 
 
-def _driver(thing: str, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+def call_driver(thing: str, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
     try:
         status, *results = function(*args)
     except DynamicLibNotFoundError as error:

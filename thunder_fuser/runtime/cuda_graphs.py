@@ -5,20 +5,26 @@ The graphs of a device share a memory pool, so one graph may overwrite results o
 replay waits for all earlier replays, on whichever stream they ran. And its caller holds `lock`
 until it has enqueued the copies of the results. A graph whose results are not copied gets its own
 pool.
+
+Other threads may draw from torch's generator while a graph is captured: it is left free. A function
+that draws from it is captured with it, but only while no other thread runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch._prims_common import compute_required_storage_length
 
+from thunder_fuser.errors import CaptureBusyError
+from thunder_fuser.runtime.driver_graphs import DriverGraph
 from thunder_fuser.threads import make_lock
 
 Function = Callable[..., Sequence[Any]]
@@ -42,7 +48,8 @@ class CudaRecorder:
         self.lock = make_lock()
         self._device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._device)
-        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        self._generator = Generator()
+        self._graphs: WeakSet[DriverGraph | torch.cuda.CUDAGraph] = WeakSet()
         self._streams: list[torch.cuda.Stream] = []  # those on which graphs were replayed
         self._failed: list[torch.cuda.CUDAGraph] = []
 
@@ -82,23 +89,39 @@ class CudaRecorder:
         copied: the numbers of the arguments that the graph replaces by its own, uninitialised
         memory. keeps: whether the results must survive replays of other graphs.
         """
-        graph = torch.cuda.CUDAGraph()
         shared = None if keeps else next(iter(self._graphs), None)
         pool = torch.cuda.graph_pool_handle() if shared is None else shared.pool()
+
+        def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
+            with captured:
+                inputs = inputs_like(args, copied)
+                outputs = tuple(run(*inputs))
+            if not keeps:
+                self._graphs.add(graph)
+            return Recording(inputs, outputs, graph.replay)
+
+        def without() -> Recording:
+            graph = DriverGraph(self._device.index, pool)
+            return record(graph, graph.captured_on(self._stream))
+
+        def with_generator() -> Recording:
+            graph = torch.cuda.CUDAGraph()
+            return record(graph, self._captured_by_torch(graph, pool))
+
         # torch.cuda.graph leaves its stream current if the capture fails.
         with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
-            try:
-                with torch.cuda.graph(
-                    graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
-                ):
-                    inputs = inputs_like(args, copied)
-                    outputs = tuple(run(*inputs))
-            except BaseException:
-                self._end_failed(graph, pool)
-                raise
-        if not keeps:
-            self._graphs.add(graph)
-        return Recording(inputs, outputs, graph.replay)
+            return self._generator.capture(run, without, with_generator)
+
+    @contextmanager
+    def _captured_by_torch(self, graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+        try:
+            with torch.cuda.graph(
+                graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                yield
+        except BaseException:
+            self._end_failed(graph, pool)
+            raise
 
     def _end_failed(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
         """Cleans up what torch does not if the driver refuses to end a capture.
@@ -117,6 +140,46 @@ class CudaRecorder:
             torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"
         ):
             torch.zeros(1, device=self._device)
+
+
+class Generator:
+    """torch's generator of a device, which a capture leaves to other threads if it can."""
+
+    def __init__(self) -> None:
+        self._refusals: WeakKeyDictionary[Function, str] = WeakKeyDictionary()
+
+    def capture(
+        self, run: Function, without: Callable[[], Recording], with_it: Callable[[], Recording]
+    ) -> Recording:
+        """Captures a function without the generator, or with it if that failed once.
+
+        Raises CaptureBusyError if another thread runs, which might draw from the generator.
+        """
+        if run not in self._refusals:
+            try:
+                return without()
+            except Exception as error:  # from torch, the driver or a library
+                self._refusals[run] = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if others := other_threads():
+            raise CaptureBusyError(
+                "the capture of a CUDA graph with torch's generator",
+                expected="no other thread, whose random numbers would fail until the capture ends",
+                got=f"{', '.join(others)}; and without the generator {self._refusals[run]}",
+                do="make the first two calls before the threads start; it is tried again by itself",
+            )
+        return with_it()
+
+
+def other_threads() -> list[str]:
+    """The names of the threads that run Python besides this one and those of this package.
+
+    Those that Python did not start, such as autograd's, work for one that is counted.
+    """
+    return [
+        one.name for one in threading.enumerate()
+        if one is not threading.current_thread() and not one.name.startswith("thunder_fuser")
+        and not isinstance(one, threading._DummyThread)
+    ]  # fmt: skip
 
 
 def inputs_like(args: Sequence[Any], copied: Container[int]) -> tuple[Any, ...]:

@@ -175,7 +175,8 @@ class Evaluator:
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
         packed = [one.dtype is torch.float4_e2m1fn_x2 for one in operands]
-        if any(packed) and record.row.kind is not OpKind.EXTERNAL:  # torch cannot move such floats
+        moves = record.row.kind is not OpKind.EXTERNAL and any(packed)
+        if moves and self.tensors[record.outputs[0]].dtype.is_packed:  # torch cannot move them
             pairs = zip(operands, packed, strict=True)
             as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
@@ -267,7 +268,7 @@ def _literal_dtype(
     if rule is DtypeRule.PACK:
         return DataType.Float
     as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
-    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
+    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP, DtypeRule.UNPACK) or as_given:
         return of_number(literal.value)
     if record.op == "iota":
         return result.compute
@@ -349,6 +350,7 @@ _SCOPE: dict[str, object] = {
     "attention_backward": torch_calls.attention_backward,
     "grouped_mm": torch_calls.grouped_mm,
     "pack_e2m1": scaled.pack_e2m1,
+    "unpack_e2m1": scaled.unpacked_at,
     "scaled_product": scaled.scaled_product,
     "scaled_grouped_product": scaled.scaled_grouped_product,
     "logical_right_shift": _logical_right_shift,

@@ -67,8 +67,12 @@ def _is_from(device: torch.device, capability: tuple[int, int]) -> bool:
 
 
 def _scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-    return x.to(wide) * scale.to(wide)
+    """The product in Float, or Double; one number may have any rank."""
+    return _wide(x) * (scale if scale.numel() > 1 else scale.reshape(()))
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype is torch.float64 else x.float()
 
 
 def _of_blocks(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -113,8 +117,8 @@ def from_tiles(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """A grouped product with scales, added in float. torch has a kernel on Hopper.
 
-    operands: a, b, the ends of groups, and the scales. These are [m, 1] and [groups, 1, n], or
-    scales of blocks in the tiles of each group.
+    operands: a, b, the ends of groups, and the scales: one number, [m, 1] or [groups, m, 1] and
+    [1, n] or [groups, 1, n], or those of blocks in the tiles of each group.
     """
     a, b, offsets, scale_a, scale_b = operands
     if scale_a.dtype.itemsize == 1:
@@ -131,8 +135,10 @@ def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype)
         if tuple(tuple(one.shape) for one in scales) == sizes:
             matrices, ends = (_whole(a), _whole(b.mT).mT), offsets.int()
             return torch._scaled_grouped_mm(*matrices, *scales, ends, out_dtype=dtype)
-    left, right = _scaled(a, scale_a), _scaled(b, scale_b)
-    return grouped_mm(left, right, offsets).to(dtype)
+    if a.dim() == b.dim():  # groups of summed elements: each has scales of its own for its product
+        product = grouped_mm(_wide(a), _wide(b), offsets)
+        return _scaled(_scaled(product, scale_a), scale_b).to(dtype)
+    return grouped_mm(_scaled(a, scale_a), _scaled(b, scale_b), offsets).to(dtype)
 
 
 _SIZES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -151,6 +157,12 @@ def _e2m1(x: torch.Tensor) -> torch.Tensor:
     size = x.abs().nan_to_num(nan=6.0)
     above = [size >= one if at % 2 else size > one for at, one in enumerate(_MIDDLES)]
     return torch.stack(above).sum(0, dtype=torch.uint8) | x.signbit().to(torch.uint8) << 3
+
+
+def unpacked_at(packed: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """The number at a place, 0 or 1, of each element, as float32."""
+    numbers = unpack_e2m1(packed.unsqueeze(-1))
+    return torch.where(place == 0, numbers[..., 0], numbers[..., 1])
 
 
 def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ fusion they are Int with the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,37 +24,82 @@ def attention(
 ) -> tuple[torch.Tensor, ...]:
     """(output, logsumexp, seed, offset). A CPU draws no numbers, so there the last two are zeros.
 
-    operands: query, key, value, and a mask that is added, if there is one.
+    operands: query, key, value, each [*batch, H, L, E], and a mask that is added, if there is one.
     """
-    query, key, value, *masks = operands
-    given = (query, key, value, dropout_p or 0.0, bool(is_causal))
-    if query.device.type == "cpu":
-        mask = _whole(masks, query, key)
-        found = _ATEN._scaled_dot_product_flash_attention_for_cpu(
-            *given, attn_mask=mask, scale=scale
-        )
-        empty = torch.zeros(2, dtype=torch.int64, device="cpu")
-        return found[0], found[1], empty, empty[0].clone()
-    if masks:
-        efficient = _ATEN._scaled_dot_product_efficient_attention
-        mask = _whole(masks, query, key)
-        output, sums, seed, offset = efficient(*given[:3], mask, True, *given[3:], scale=scale)
-        seed, offset = (one.to(query.device) for one in (seed, offset))  # they may be on the host
-        return output, sums[..., : query.shape[2]], torch.stack([seed, offset]), offset
-    found = _ATEN._scaled_dot_product_flash_attention(*given, scale=scale)
-    return found[0], found[1], found[6].view(torch.int64), found[7].view(torch.int64)
+    batch, qkv = operands[0].shape[:-3], [*map(_flat, operands[:3])]
+    mask = _flat_mask(operands[3:], operands[0])
+    given = (dropout_p or 0.0, bool(is_causal))
+    if qkv[0].device.type == "cpu":
+        flash = _ATEN._scaled_dot_product_flash_attention_for_cpu
+        output, sums = flash(*qkv, *given, attn_mask=mask, scale=scale)
+        seed, offset = (torch.zeros(size, dtype=torch.int64, device="cpu") for size in ((2,), ()))
+    elif mask is not None:
+        output, sums, *states = masked_attention(qkv, mask, *given, scale)
+        seed, offset = (one.to(output.device) for one in states)  # they may be on the host
+        sums, seed = sums[..., : output.shape[2]], torch.stack([seed, offset])
+    else:
+        found = _ATEN._scaled_dot_product_flash_attention(*qkv, *given, scale=scale)
+        (output, sums), (seed, offset) = found[:2], (x.view(torch.int64) for x in found[6:8])
+    return output.unflatten(0, batch), sums.unflatten(0, batch), seed, offset
 
 
-def _whole(
-    masks: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor
-) -> torch.Tensor | None:
-    """The mask, expanded to the scores' sizes. On a GPU its rows begin at multiples of 16 bytes."""
+def masked_attention(
+    qkv: Sequence[torch.Tensor], mask: torch.Tensor, dropout_p: float, is_causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """As `attention` of [N, H, L, E], by torch's kernel for a GPU that adds a mask.
+
+    The mask broadcasts to the scores. logsumexp has 32 * n rows; seed and offset may be on the
+    host.
+    """
+    qkv = [*map(rows, qkv)]
+    given = (_scores_of(mask, qkv[0], qkv[1]), True, dropout_p, is_causal)
+    return tuple(_ATEN._scaled_dot_product_efficient_attention(*qkv, *given, scale=scale))
+
+
+def masked_gradients(
+    gradient: torch.Tensor, qkv: Sequence[torch.Tensor], mask: torch.Tensor,
+    kept: Sequence[torch.Tensor], *, dropout_p: float, is_causal: bool, scale: float | None,
+    of_mask: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The gradients of query, key, value and, if asked for, of the expanded mask.
+
+    kept: what `masked_attention` returned, or without dropout the first two.
+    """
+    operands, (out, sums, *states) = [*map(rows, (gradient, *qkv))], kept
+    seed, offset = states or [sums.new_empty((), dtype=torch.int64)] * 2
+    return tuple(_ATEN._scaled_dot_product_efficient_attention_backward(
+        *operands, _scores_of(mask, qkv[0], qkv[1]), out, sums, seed, offset, dropout_p,
+        [True, True, True, of_mask], is_causal, scale=scale,
+    ))  # fmt: skip
+
+
+def _scores_of(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """The mask, expanded to the scores' sizes, in rows that begin at multiples of 16 bytes."""
+    mask, length = mask[(None,) * (4 - mask.ndim)], key.shape[2]
+    mask = mask.expand(-1, -1, -1, length)
+    *steps, last = mask.stride()
+    if last != 1 or any(step % 8 for step in (*steps, mask.storage_offset())):
+        mask = F.pad(mask, (0, -length % 8)).contiguous()[..., :length]
+    return mask.expand(*query.shape[:3], length)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, copied if its rows are not contiguous: the kernels do not look at that stride."""
+    return x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """[*batch, H, L, E]  ->  [N, H, L, E]"""
+    return rows(x.flatten(0, -4))
+
+
+def _flat_mask(masks: Sequence[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
+    """A mask of scores [*batch, H, L, S], if there is one  ->  one of [N, H, L, S]"""
     if not masks:
         return None
-    (mask,), length = masks, key.shape[2]
-    if query.device.type != "cpu" and length % 8:
-        mask = F.pad(mask.expand(*mask.shape[:-1], length), (0, 8 - length % 8))[..., :length]
-    return mask.expand(*query.shape[:3], length)
+    mask = masks[0][(None,) * (query.ndim - masks[0].ndim)]
+    return mask.expand(*query.shape[:-3], -1, -1, -1).flatten(0, -4)
 
 
 def attention_backward(
@@ -67,27 +113,28 @@ def attention_backward(
     operands: the gradient of the output, query, key, value, output, logsumexp, seed, offset, and
     the mask, if there is one.
     """
-    given, (seed, offset), masks = operands[:6], operands[6:8], operands[8:]
-    query, key = given[1:3]
-    dropout, causal = dropout_p or 0.0, bool(is_causal)
-    if query.device.type == "cpu":
+    batch, (seed, offset) = operands[1].shape[:-3], operands[6:8]
+    gradient, *qkv, output = map(_flat, operands[:5])
+    sums, mask = operands[5].flatten(0, -3), _flat_mask(operands[8:], operands[1])
+    given: dict[str, Any] = {"dropout_p": dropout_p or 0.0, "is_causal": bool(is_causal)}
+    given["scale"] = scale
+    if gradient.device.type == "cpu":
         backward = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
-        mask = _whole(masks, query, key)
-        return tuple(backward(*given, dropout, causal, attn_mask=mask, scale=scale))
-    if masks:
-        mask, length = _whole(masks, query, key), query.shape[2]
-        sums = F.pad(given[5], (0, -length % 32), value=torch.inf)  # as the kernel wrote them
-        backward = _ATEN._scaled_dot_product_efficient_attention_backward
-        asked = [True, True, True, False]
-        states = seed[0], offset
-        if dropout and not torch.cuda.is_current_stream_capturing():
-            states = seed[0].cpu(), offset.cpu()  # the host reads them before the launch
-        return tuple(backward(*given[:4], mask, given[4], sums, *states, dropout, asked, causal,
-                              scale=scale)[:3])  # fmt: skip
-    states = (seed.view(torch.uint64), offset.view(torch.uint64))
-    lengths = (None, None, query.shape[2], key.shape[2])
-    backward = _ATEN._scaled_dot_product_flash_attention_backward
-    return tuple(backward(*given, *lengths, dropout, causal, *states, scale=scale))
+        found = backward(gradient, *qkv, output, sums, attn_mask=mask, **given)
+    elif mask is not None:
+        sums = F.pad(sums, (0, -sums.shape[2] % 32), value=torch.inf)  # as the kernel wrote them
+        states = [seed[0], offset]
+        if dropout_p and not torch.cuda.is_current_stream_capturing():
+            states = [one.cpu() for one in states]  # the host reads them before the launch
+        found = masked_gradients(gradient, qkv, mask, (output, sums, *states), **given)
+    else:
+        backward = _ATEN._scaled_dot_product_flash_attention_backward
+        states = [one.view(torch.uint64) for one in (seed, offset)]
+        found = backward(
+            gradient, *qkv, output, sums, None, None, qkv[0].shape[2], qkv[1].shape[2],
+            philox_seed=states[0], philox_offset=states[1], **given,
+        )  # fmt: skip
+    return tuple(one.unflatten(0, batch) for one in found[:3])
 
 
 def grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -108,7 +155,8 @@ def grouped_weight_gradient(
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, copied unless its rows or its columns are contiguous."""
-    rows, columns = x.shape[-2:]
-    is_dense = x.stride()[-2:] in ((columns, 1), (1, rows))
-    return x if is_dense else x.contiguous()
+    """The tensor, copied unless its rows or its columns lie without gaps, at whole 16 bytes."""
+    (rows, columns), strides, step = x.shape[-2:], x.stride()[-2:], 16 // x.itemsize
+    if strides in ((columns, 1), (1, rows)) and not max(strides) % step:
+        return x
+    return F.pad(x, (0, -columns % step)).contiguous()[..., :columns]

@@ -51,6 +51,14 @@ def from_torch_dtype(dtype: torch.dtype) -> DataType:
     return found
 
 
+def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
+    """The DataType of a torch dtype, or of Python's numbers: bool, int, float, complex. It has
+    nvFuser's name."""
+    numbers = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
+    known = {**numbers, complex: DataType.ComplexDouble}
+    return known[dtype] if dtype in known else from_torch_dtype(dtype)  # type: ignore[arg-type,index]
+
+
 @cache
 def target_of_device(index: int) -> Target:
     """The Target of a CUDA device: the known one with its name, else A100, with its own counts."""

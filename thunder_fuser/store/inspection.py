@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
@@ -46,9 +47,9 @@ def export_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
     return written, left
 
 
-def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int, int]:
-    """Adds the valid entries of a file; returns (added, left out)."""
-    added = left = 0
+def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int, int, int]:
+    """Adds the valid entries of a file; returns (added, there already, left out)."""
+    added = there = left = 0
     try:
         with zipfile.ZipFile(archive) as source:
             for info in source.infolist():
@@ -57,13 +58,22 @@ def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
                     left += 1
                     continue
                 with files.opened(store.root, create=True) as folder:
-                    files.replace(folder, info.filename, content)
-                added += 1
+                    is_new = _at(folder, info.filename) != content
+                    if is_new:
+                        files.replace(folder, info.filename, content)
+                added, there = added + is_new, there + (not is_new)
     except (OSError, zipfile.BadZipFile) as error:
         raise ArchiveError(
             f"{archive}", expected="an archive of kernels", got=str(error)
         ) from error
-    return added, left
+    return added, there, left
+
+
+def _at(folder: int, name: str) -> bytes | None:
+    """The bytes of an entry; None if there is none that may be read."""
+    with suppress(files.RefusedError):
+        return files.read(folder, name, strict=True, touch=False)
+    return None
 
 
 def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo, libraries: bool) -> bytes | None:

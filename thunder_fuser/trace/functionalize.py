@@ -169,7 +169,8 @@ def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -
         if not op.only(COPIES | FENCES):
             yield op if op.kinds & _BY_NAME else prepared.rules.reading(op, swaps)
             continue
-        yield from _without(prepared, op, values)
+        left = _without(prepared, op, values)
+        yield from (prepared.rules.reading(one, swaps) for one in left)
         for made in op.makes:
             if made.name in values:
                 swaps[variableify(made)] = value = values[made.name]

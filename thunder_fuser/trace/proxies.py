@@ -42,7 +42,7 @@ _SHARING = VIEWS | {
 } | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
 # The executor of torch's functions that have torch's own gradients; none draws random numbers.
 TORCH_KERNELS = "thunder_fuser_kernels"
-_TORCH_VIEWS = frozenset(
+TORCH_VIEWS = frozenset(
     one.name for one in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
 )
 _OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD}
@@ -103,7 +103,7 @@ def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[Names]:
     see `written_by`. in_torch: torch runs the symbol as a whole, so it may be a view though none
     of its parts is: `x.diagonal()`.
     """
-    if in_torch and bsym.sym.name in _TORCH_VIEWS:
+    if in_torch and bsym.sym.name in TORCH_VIEWS:
         yield _names(bsym)
     for part in parts(bsym):
         if part.sym.id in COPIES:

@@ -19,7 +19,7 @@ kernel takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,8 +32,8 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx, get_tracectx
-from thunder.core.transforms import sum_to
-from thunder.executors.sdpaex import sdpa_ex
+from thunder.core.transforms import put_grads, sum_to
+from thunder.executors.sdpaex import sdpa_ex, sdpea_gradfwd
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 from thunder.extend import OperatorExecutor
 from torch.nn.attention import SDPBackend
@@ -49,6 +49,7 @@ from thunder_fuser.executors.functions.define import (
 )
 from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of
 from thunder_fuser.executors.functions.producers import producer
+from thunder_fuser.runtime.torch_calls import masked_attention, masked_gradients, rows
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -69,10 +70,10 @@ def _forward(
 ) -> Any:
     if qkv[0].is_cuda:
         return _aten._scaled_dot_product_cudnn_attention(
-            *map(_rows, qkv), mask, True, 0.0, is_causal, scale=scale
+            *map(rows, qkv), mask, True, 0.0, is_causal, scale=scale
         )[:2]
     return _aten._scaled_dot_product_flash_attention_for_cpu(
-        *map(_rows, qkv), 0.0, is_causal, attn_mask=mask, scale=scale
+        *map(rows, qkv), 0.0, is_causal, attn_mask=mask, scale=scale
     )
 
 
@@ -83,17 +84,12 @@ def _backward(
     if gradient.is_cuda:
         lengths, seed = (qkv[0].shape[2], qkv[1].shape[2]), log_sums.new_empty((), dtype=torch.long)
         return _aten._scaled_dot_product_cudnn_attention_backward(
-            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, mask,
+            *map(rows, (gradient, *qkv)), out, log_sums, seed, seed, mask,
             None, None, *lengths, 0.0, is_causal, scale=scale,
         )  # fmt: skip
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal, attn_mask=mask, scale=scale
+        *map(rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal, attn_mask=mask, scale=scale
     )
-
-
-def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, copied if its rows are not contiguous: the kernels do not look at that stride."""
-    return tensor if tensor.stride(-1) == 1 else tensor.clone(memory_format=torch.contiguous_format)
 
 
 attention_forward = KERNELS.register_operator(
@@ -103,6 +99,19 @@ attention_forward = KERNELS.register_operator(
 attention_backward = KERNELS.register_operator(
     "attention_backward", fn=_backward,
     meta=lambda gradient, qkv, *rest, **given: tuple(TensorProxy(like=one) for one in qkv),
+)
+# By torch's kernel for a GPU that adds a mask. Thunder's own function for it takes none of one
+# batch for several, and writes the others for each head.
+masked_forward = KERNELS.register_operator(
+    "masked_attention_forward", fn=masked_attention, tags=attention_forward.tags,
+    meta=lambda qkv, *rest, **given: sdpea_gradfwd.meta(*qkv, None),
+)  # fmt: skip
+masked_backward = KERNELS.register_operator(
+    "masked_attention_backward", fn=masked_gradients,
+    meta=lambda gradient, qkv, mask, kept, *, of_mask, **given: (
+        *(TensorProxy(like=one) for one in qkv),
+        TensorProxy(like=mask, shape=(*qkv[0].shape[:3], qkv[1].shape[2])) if of_mask else None,
+    ),
 )
 
 
@@ -140,17 +149,31 @@ class _Call:
     def gradient(self) -> Any:
         """The result, with the gradients registered."""
         if not _on_cpu(self.query) and not self.fits_cudnn():
-            return self.of_thunder(_CUDA.grad_transform)
+            is_plain = self.attn_mask is None
+            return self.of_thunder(_CUDA.grad_transform) if is_plain else self.masked_gradient()
         added, given = self.added(), {"is_causal": self.is_causal, "scale": self.scale}
         out, log_sums = attention_forward(self.tensors, added, **given)
         gradient = prims.get_grad(out)
         made = attention_backward(gradient, self.tensors, out, log_sums, added, **given)
-        for tensor, its in zip(self.tensors, made, strict=True):
-            prims.put_grad(tensor, its)
+        put_grads(self.tensors, made)
         if (mask := self.attn_mask) is not None and self.has_float_mask():
             # It is not known here if this gradient is needed; if not, it becomes dead code.
             found = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
             prims.put_grad(mask, ltorch.to(found, mask.dtype))
+        return out
+
+    def masked_gradient(self) -> Any:
+        """As `gradient`, by torch's kernel for a GPU that adds a mask."""
+        added, is_float = self.added(), self.has_float_mask()
+        given = {"dropout_p": self.dropout_p, "is_causal": self.is_causal, "scale": self.scale}
+        kept = masked_forward(self.tensors, added, **given)
+        out, kept = kept[0], kept if self.dropout_p else kept[:2]
+        gradients = masked_backward(
+            prims.get_grad(out), self.tensors, added, kept, of_mask=is_float, **given
+        )
+        put_grads(self.tensors, gradients[:3])
+        if (mask := self.attn_mask) is not None and is_float:
+            prims.put_grad(mask, sum_to(gradients[3], tuple(mask._shape)))
         return out
 
     def of_scores(self, gradient: Any, log_sums: Any) -> Any:
@@ -187,8 +210,9 @@ class _Call:
         """Why Thunder must take the call apart, and so write the matrix of scores to memory."""
         if _on_cpu(self.query):
             return self.refuses_ours()
-        fits = self.of_thunder(_CUDA.checker)
-        return None if fits else Reject("attention that no kernel of torch takes")
+        if not self.of_thunder(_CUDA.checker):
+            return Reject("attention that no kernel of torch takes")
+        return self.refuses_mask(range(5))
 
     def fits_cudnn(self) -> bool:
         """True for calls that torch gives to cuDNN on Hopper."""
@@ -241,14 +265,14 @@ class _Call:
             return Reject("attention of shapes other than [B, H, L, E], [B, H, S, E] twice")
         return self.refuses_mask()
 
-    def refuses_mask(self) -> Reject | None:
+    def refuses_mask(self, ranks: Container[int] = (2, 4)) -> Reject | None:
         mask, scores = self.attn_mask, (*self.query._shape[:3], self.key._shape[2])
         if mask is None:
             return None
         if not dtypes.is_boolean_dtype(mask.dtype) and mask.dtype != self.query.dtype:
             return Reject("attention with a mask of another type")
-        sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
-        if mask.ndim not in (2, 4) or any(one not in (1, all) for one, all in sizes):
+        sizes = zip(mask._shape, scores[4 - mask.ndim :], strict=False)
+        if mask.ndim not in ranks or any(size not in (1, most) for size, most in sizes):
             return Reject("attention with a mask of a shape other than [L, S] or [B, H, L, S]")
         return None
 

@@ -90,12 +90,13 @@ class MemoryPlan:
 class PlanOptions:
     """What the passes over regions may do.
 
-    donation: results may overwrite arguments. checks_reads: a read of a tensor by the name that it
-    had before a write is refused. prefix: begins the names of fusions. executor: owns the symbols
-    of new calls.
+    donation: results may overwrite arguments. joins_writes: regions may write arguments.
+    checks_reads: a read of a tensor by the name that it had before a write is refused. prefix:
+    begins the names of fusions. executor: owns the symbols of new calls.
     """
 
     donation: bool
+    joins_writes: bool
     checks_reads: bool
     prefix: str
     lower: LowerParams

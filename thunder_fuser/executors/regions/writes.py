@@ -45,7 +45,8 @@ from thunder_fuser.trace.proxies import (
 
 def join_across_writes(plan: Plan) -> Plan:
     """Joins regions and the in-place writes between them to one region that writes."""
-    arguments = _arguments(plan) if keeps_order(plan.flow.ops) else frozenset()
+    fits = plan.options.joins_writes and keeps_order(plan.flow.ops)
+    arguments = _arguments(plan) if fits else frozenset()
     if not arguments:
         return plan
     last = {name: places[-1] for name, places in plan.readers.items()}

@@ -1,4 +1,4 @@
-// provides: e4m3 e5m2 e8m0 e2m1x2 pack_e2m1_
+// provides: e4m3 e5m2 e8m0 e2m1x2 pack_e2m1_ unpack_e2m1_
 // needs: device bits half_bits convert
 // 8-bit floats, storage only: sign, exponent of 4 or 5 bits, mantissa of 3 or 2. The hardware converts
 // them from sm_89 on; integers do it everywhere.
@@ -42,6 +42,12 @@ DEVICE unsigned float_to_e2m1(float value) {
 }
 DEVICE e2m1x2 pack_e2m1_(float low, float high) {
   return e2m1x2{static_cast<unsigned char>(float_to_e2m1(low) | float_to_e2m1(high) << 4)};
+}
+// The low one at place 0. The magnitude's bits are the float's, of which the exponent is 126 too small.
+DEVICE float unpack_e2m1_(e2m1x2 value, int place) {
+  const unsigned code = place == 0 ? value.bits : value.bits >> 4;
+  const float size = float_of_bits((code & 7u) << 22) * 8.507059173023462e37f;
+  return float_of_bits(float_bits(size) | (code & 8u) << 28);
 }
 DEVICE float widen(e4m3 value) {
   const unsigned magnitude = value.bits & 0x7fu;  // as a float, its exponent is 120 too small

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvFuser's definitions on a CUDA device: typed constants, complex arguments, embeddings, packed
+floats, the arguments of execute. FUSER_TEST_DEVICE=cpu tries them without a device."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser.errors import InputError
+from thunder_fuser.runtime.scaled import unpack_e2m1
+
+DEVICE = os.environ.get("FUSER_TEST_DEVICE", "cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no CUDA device"),
+]
+D = DataType
+CONSTANTS = [
+    (3.0, D.Float, torch.float32), (3.0, D.Half, torch.float16), (0.1, D.BFloat16, torch.bfloat16),
+    (3, D.Int32, torch.int32), (3, D.Int8, torch.int8), (3j, D.ComplexFloat, torch.complex64),
+    (3.0, None, torch.float64), (3, None, torch.int64), (True, D.Bool, torch.bool),
+]  # fmt: skip
+
+
+def test_typed_constants() -> None:
+    mask = torch.tensor([True, False, True], device=DEVICE)
+    with FusionDefinition() as fd:
+        m = fd.from_pytorch(mask)
+        for value, dtype, _ in CONSTANTS:
+            a, b = (fd.define_scalar(one, dtype) for one in (value, type(value)(1)))
+            fd.add_output(fd.ops.where(m, a, b))
+    for result, (value, _, dtype) in zip(fd.execute([mask]), CONSTANTS, strict=True):
+        expected = torch.where(mask, torch.tensor(value, device=DEVICE), 1).to(dtype)
+        torch.testing.assert_close(result, expected)
+
+
+def test_the_text_of_a_complex_argument() -> None:
+    x, z = torch.randn(1000, device=DEVICE), torch.tensor(1 + 2j)
+    with FusionDefinition() as fd:
+        product = fd.ops.mul(fd.from_pytorch(x), fd.from_pytorch(z))
+        fd.add_output(fd.ops.mul(product, fd.define_scalar(D.ComplexFloat)))
+    names: dict[str, Any] = {"DataType": DataType}
+    exec(repr(fd), names)
+    with FusionDefinition() as again:
+        names["fusion"](again)
+    for one in (fd, again):
+        torch.testing.assert_close(one.execute([x, z, 2j])[0], x * (1 + 2j) * 2j)
+
+
+def test_an_embedding_whose_options_are_arguments() -> None:
+    index = torch.randint(50, (300,), device=DEVICE)
+    weight = torch.randn(50, 64, device=DEVICE, dtype=torch.bfloat16)
+    with FusionDefinition() as fd:
+        i, w = fd.from_pytorch(index), fd.from_pytorch(weight)
+        types = (D.Int, D.Float, D.Float, D.Bool, D.Bool)
+        fd.add_output(fd.ops.embedding_fwd(i, w, *(fd.define_scalar(one) for one in types)))
+    for norm in (1.0, 2.0, float("inf")):
+        expected = F.embedding(index, weight.clone(), -2, 0.3, norm, True, True)
+        (result,) = fd.execute([index, weight, -2, 0.3, norm, True, True])
+        torch.testing.assert_close(result, expected)
+
+
+def test_packed_floats_are_cast() -> None:
+    packed = torch.arange(256, dtype=torch.uint8, device=DEVICE).repeat(64).reshape(128, 128)
+    x = packed.view(torch.float4_e2m1fn_x2)
+    with FusionDefinition() as fd:
+        numbers = fd.ops.cast(fd.from_pytorch(x), D.Float)
+        fd.add_output(numbers)
+        fd.add_output(fd.ops.cast(fd.ops.neg(numbers), D.Float4_e2m1fn))
+    wide, negated = fd.execute([x])
+    assert torch.equal(wide, unpack_e2m1(x))
+    assert torch.equal(torch.signbit(wide), torch.signbit(unpack_e2m1(x)))
+    assert torch.equal(negated.view(torch.uint8), packed ^ 0x88)
+
+
+def test_the_device_of_a_call() -> None:
+    x = torch.ones(8, device=DEVICE)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.from_pytorch(x)))
+    for device in (x.device, DEVICE):
+        assert torch.equal(fd.execute([x], device=device, _disable_options=["nvtx"])[0], -x)
+    with pytest.raises(InputError, match="the device of the arguments"):
+        fd.execute([x], device="meta")

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Thunder's interpreter cannot read: its errors say so, where, and what to do instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from thunder.dynamo import thunderfx
+from torch import nn
+
+import thunder_fuser
+from thunder_fuser import fuser
+from thunder_fuser.errors import ThunderLimitError
+
+
+class Config:
+    """As a model of Hugging Face has one, and writes into it."""
+
+    def __init__(self) -> None:
+        self.attention: object = "eager"
+
+
+CONFIG = Config()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.config, self.kept = nn.Linear(4, 4), Config(), Config()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.attention = 3  # Thunder writes it
+        self.config.attention = "sdpa"  # here
+        self.kept.attention = 4
+        return self.linear(x)
+
+
+def writes_a_global(x: torch.Tensor) -> torch.Tensor:
+    CONFIG.attention = "sdpa"  # here
+    return x.sin() * 2
+
+
+def depends_on_data(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    if y.sum() > 0:  # here
+        return y.sin()
+    return y
+
+
+def asserts(x: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("my own words")
+
+
+def raises(x: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("my own words")
+
+
+def line_in(function: Callable[..., Any]) -> str:
+    lines, first = inspect.getsourcelines(function)
+    return f"{__file__}:{first + next(at for at, one in enumerate(lines) if '# here' in one)}"
+
+
+JITS: list[Callable[..., Any]] = [
+    thunder_fuser.jit, lambda function: thunder.jit(function, executors=[fuser])
+]  # fmt: skip
+X = torch.ones(4, 4)
+
+
+@pytest.mark.parametrize("jit", JITS, ids=["short", "thunder"])
+@pytest.mark.parametrize(
+    ("make", "function", "got", "kind"),
+    [
+        (Model, Model.forward, "an assignment of a str to .attention of an object", AssertionError),
+        (lambda: writes_a_global, writes_a_global, "an assignment of a str to", AssertionError),
+        (lambda: depends_on_data, depends_on_data, "data dependency", NotImplementedError),
+    ],
+    ids=["configuration", "global", "condition"],
+)
+def test_a_limit_of_thunder(
+    make: Any, function: Any, got: str, kind: type[Exception], jit: Any
+) -> None:
+    model = make()
+    with pytest.raises(ThunderLimitError) as caught:
+        jit(model)(X)
+    text = str(caught.value)
+    assert text.startswith("Thunder cannot trace this program: ") and "\n" not in text
+    assert got in text and f"(at {line_in(function)})" in text
+    assert "thunder.dynamo.thunderfx(function_or_module, executors=[fuser])" in text
+    assert "Provenance" not in text
+    assert isinstance(caught.value.__cause__, kind) and isinstance(caught.value, kind)
+    torch.testing.assert_close(thunderfx(model, executors=[fuser])(X), model(X))
+
+
+@pytest.mark.parametrize("function", [asserts, raises])
+def test_errors_of_the_program_stay(function: Any) -> None:
+    with pytest.raises((AssertionError, NotImplementedError), match=r"^my own words$") as caught:
+        thunder_fuser.jit(function)(X)
+    assert not isinstance(caught.value, ThunderLimitError)
+
+
+def test_other_executors_have_thunder_s_errors() -> None:
+    with pytest.raises(AssertionError, match=r"trying to set .attention of Prov") as caught:
+        thunder.jit(Model())(X)
+    assert not isinstance(caught.value, ThunderLimitError)
