@@ -32,8 +32,9 @@ from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.split_regions import partition
 
 CHECKED = PlanOptions(
-    donation=True, joins_writes=True, checks_reads=True, prefix="thunderFusion", lower=LowerParams(), executor=None
-)
+    donation=True, joins_writes=True, checks_reads=True, prefix="thunderFusion",
+    lower=LowerParams(), executor=None,
+)  # fmt: skip
 CPU, GPU0, GPU1 = devices.cpu, devices.Device("cuda:0"), devices.Device("cuda:1")
 
 
