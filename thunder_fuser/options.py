@@ -121,6 +121,10 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
+        Option(
+            "thunder_fixes", bool, True, "replacements of Thunder's functions that give wrong"
+            " results",
+        ),
         Option("fast_tracing", bool, True, "Thunder traces with faster versions of its functions"),
         Option(
             "compile_ahead", bool, True, "all regions of a trace compile together, before their"
@@ -188,6 +192,7 @@ class OptionValues(TypedDict, total=False):
     rematerialization: str | Callable[..., Any]
     repeatable: bool
     donation: bool
+    thunder_fixes: bool
     fast_tracing: bool
     compile_ahead: bool
     cuda_graphs: bool

@@ -54,6 +54,7 @@ from thunder_fuser.executors.restored import with_restored
 from thunder_fuser.executors.row_major import with_row_major, written_views
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
+from thunder_fuser.executors.thunder_patches import install
 from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.executors.unseen import seen_results, with_unseen
 from thunder_fuser.executors.writes import with_writes
@@ -340,3 +341,4 @@ collect_later(fuser.name)
 note_layouts(fuser.name)
 conjugate_gradients()
 treat_as_torch(ThunderFuser)
+install()
