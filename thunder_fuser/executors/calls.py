@@ -71,6 +71,7 @@ def jit(
     options = {SPLIT: True, **given}
     of_thunder = thunder.jit(function, executors=_checked(executors), **options)
     short = ShortWay(of_thunder, function, may_split=SPLIT not in given)
+    short.made_by = (jit, given)
     if isinstance(of_thunder, ThunderModule):
         of_thunder._forward_fn = short.around(of_thunder._forward_fn)
         return of_thunder
@@ -116,6 +117,7 @@ class ShortWay:
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.own: dict[str, Any] = getattr(function, "__dict__", {})
         self.known: list[Known] = []
+        self.made_by: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
 
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""

@@ -9,14 +9,17 @@ from __future__ import annotations
 from thunder.__about__ import __version__
 
 from thunder_fuser.executors.thunder_patches.arguments import compare_arguments
+from thunder_fuser.executors.thunder_patches.modules import repair_modules
 from thunder_fuser.executors.thunder_patches.thread_state import keep_state_by_thread
+from thunder_fuser.options import option
 
 _KNOWN = "0.2.6"
 
 
 def install() -> None:
     """From now on, Thunder has these replacements. A version that is not known stays as it is."""
-    if __version__ != _KNOWN:
+    if __version__ != _KNOWN or not option("thunder_fixes"):
         return
     keep_state_by_thread()
     compare_arguments()
+    repair_modules()
