@@ -152,6 +152,10 @@ class OptionError(FuserError, ValueError):
     """An unknown option, or a value that the option does not take."""
 
 
+class CopyError(FuserError, TypeError):
+    """A jitted module that can be neither copied nor pickled."""
+
+
 class TargetError(FuserError, ValueError):
     """An unknown target, or one that this machine cannot run."""
 

@@ -122,6 +122,10 @@ OPTIONS: Mapping[str, Option] = {
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
         Option("functional_writes", bool, True, "writes through views have their gradients"),
+        Option(
+            "thunder_fixes", bool, True, "replacements of Thunder's functions that give wrong"
+            " results",
+        ),
         Option("fast_tracing", bool, True, "Thunder traces with faster versions of its functions"),
         Option(
             "compile_ahead", bool, True, "all regions of a trace compile together, before their"
@@ -191,6 +195,7 @@ class OptionValues(TypedDict, total=False):
     repeatable: bool
     donation: bool
     functional_writes: bool
+    thunder_fixes: bool
     fast_tracing: bool
     compile_ahead: bool
     cuda_graphs: bool

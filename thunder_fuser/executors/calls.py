@@ -38,7 +38,7 @@ from thunder_fuser.executors.connect import connect
 from thunder_fuser.executors.environment import Environment, environment, without_autocast
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.guards import Guarded, Inputs, guarded
-from thunder_fuser.executors.structure import Structures, structure_of
+from thunder_fuser.executors.structure import structure_of
 from thunder_fuser.trace.proxies import bytes_of
 
 Jitted = Callable[..., Any]
@@ -71,6 +71,7 @@ def jit(
     options = {SPLIT: True, **given}
     of_thunder = thunder.jit(function, executors=_checked(executors), **options)
     short = ShortWay(of_thunder, function, may_split=SPLIT not in given)
+    short.made_by = (jit, given)
     if isinstance(of_thunder, ThunderModule):
         of_thunder._forward_fn = short.around(of_thunder._forward_fn)
         return of_thunder
@@ -116,7 +117,7 @@ class ShortWay:
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.own: dict[str, Any] = getattr(function, "__dict__", {})
         self.known: list[Known] = []
-        self.structures = Structures()
+        self.made_by: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
 
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""
@@ -128,11 +129,9 @@ class ShortWay:
             here, structure = environment(), structure_of(args, kwargs)
             for known in reversed(self.all_known()):
                 found = known.guarded
-                if not self.structures.fits(known.entry, structure):
-                    continue
                 if found is None:
                     break
-                if found.environment == here:
+                if found.environment == here and found.structure in (None, structure):
                     try:
                         inputs = found.guard(args, kwargs)
                     except Exception:  # a guard that failed, as for Thunder
@@ -152,15 +151,12 @@ class ShortWay:
         gradients they are connected as in the calls after it: Thunder may lose a second derivative.
         """
         _, _, grad, _ = here
-        alone = self.structures.alone(self.stats.interpreter_cache, structure_of(args, kwargs))
         if not (grad and self.constant and self.one_function) or self.differentiable is not None:
-            with alone:
-                return of_thunder(*args, **kwargs)
+            return of_thunder(*args, **kwargs)
         self.stats.calls += 1
         self.stats.last_trace_host_start = perf_counter_ns()
         data = thunder.compile_data(of_thunder if self.module is None else self.module())
-        with alone:
-            entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
+        entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
         prologue = entry.prologue_fn
         known = next(one for one in self.all_known() if one.entry.prologue_fn is prologue)
         try:

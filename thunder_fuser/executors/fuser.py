@@ -54,6 +54,7 @@ from thunder_fuser.executors.regions.region import Item, Region
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.stride_orders.simulate import note_layouts
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
+from thunder_fuser.executors.thunder_patches import install
 from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
@@ -348,3 +349,4 @@ note_layouts(fuser.name)
 write_as_values(fuser.name)
 conjugate_gradients()
 treat_as_torch(ThunderFuser)
+install()

@@ -17,9 +17,9 @@
         if not _check2(t_a_weight, t_a_bias): return
         return ((x, t_a_bias, t_a_weight), ())
 
-A line without a shorter form is Thunder's own. So all of Thunder's guards are there, except two:
-torch's global state, which is compared before (environment.py), and, if the trace writes nothing in
-place, which arguments share memory. An error counts as a failed guard, as in Thunder.
+A line without a shorter form is Thunder's own. So all of Thunder's guards are there, except three:
+torch's global state and the structure of the arguments, which are compared before (environment.py,
+structure.py), and, if the trace writes nothing in place, which arguments share memory. An error counts as a failed guard, as in Thunder.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from torch import nn
 
 from thunder_fuser.executors.environment import Environment, environment_of
+from thunder_fuser.executors.structure import Structure
+from thunder_fuser.executors.thunder_patches.arguments import CHECK
 from thunder_fuser.host.checks import Like, make_check
 from thunder_fuser.trace.proxies import reads
 
@@ -53,6 +55,7 @@ class Guarded(NamedTuple):
 
     guard: Guard
     environment: Environment
+    structure: Structure | None  # of the arguments; None: not compared
     text: str
 
 
@@ -75,7 +78,7 @@ def guarded(
         return None
     text = writer.text(f"if _aliases(args, kwargs) != {aliases!r}: return" * writes)
     exec(compile(text, "thunder_fuser.guard", "exec"), writer.scope)
-    return Guarded(writer.scope.pop("guard"), found, text)  # the scope would hold it: a cycle
+    return Guarded(writer.scope.pop("guard"), found, writer.structure, text)  # the scope would hold it: a cycle
 
 
 # {primitive: (the jitted module's table that it reads, a plain module's)}
@@ -97,6 +100,7 @@ class _Writer:
 
     def __init__(self, prologue: TraceCtx, jitted: ref[ThunderModule] | None) -> None:
         self.recorded: dict[str, Any] = {}
+        self.structure: Structure | None = None
         self.scope: dict[str, Any] = {
             "thunder": thunder, "torch": torch, "__function_obj": prologue.fn, "_jitted": jitted,
             "_apart": _apart, "_aliases": aliases_of,
@@ -123,6 +127,8 @@ class _Writer:
             checked = self._last if tensor in self._picked else self._pending
             _, shape, device, dtype, requires_grad = bsym.args
             checked[tensor] = Like(tuple(shape), dtype, torch.device(device), requires_grad)
+        elif name == CHECK:
+            self.structure = bsym.sym.python_impl.expected
         elif name == "python_return":
             self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):

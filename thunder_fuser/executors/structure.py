@@ -10,8 +10,7 @@ f(x, mask) would compute the third result without the mask, since the newest pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import Enum
 from numbers import Number
 from typing import Any
@@ -44,28 +43,3 @@ def _part(value: Any) -> Any:
     if isinstance(value, dict):
         return [kind, *((key, _part(one)) for key, one in value.items())]
     return [kind, value] if isinstance(value, _CONSTANT) else kind
-
-
-class Structures:
-    """The structures of the calls for which the entries of Thunder's cache were made."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, Structure] = {}  # by the id of an entry, which is never dropped
-
-    def fits(self, entry: Any, structure: Structure) -> bool:
-        """True if an entry may serve such a call, or if only Thunder knows what made it."""
-        return self._found.get(id(entry), structure) == structure
-
-    @contextmanager
-    def alone(self, cache: MutableSequence[Any], structure: Structure) -> Iterator[None]:
-        """Meanwhile Thunder sees no entry of another structure. What it adds has this one."""
-        every = [*cache]
-        cache[:] = [one for one in every if self.fits(one, structure)]
-        try:
-            yield
-        finally:
-            known = {id(one) for one in every}
-            made = [one for one in cache if id(one) not in known]
-            for one in made:  # another thread may have noted its own
-                self._found.setdefault(id(one), structure)
-            cache[:] = every + made

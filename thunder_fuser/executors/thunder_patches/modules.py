@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jitted modules inside other modules, copied and pickled.
+
+    self.net = thunder.jit(net); self.state_dict()     before                now
+        names                                          net..0.weight         net.0.weight
+        self.load_state_dict(self.state_dict())        Missing key(s)        loads
+    deepcopy(thunder.jit(net)), pickle.dumps(...)      AssertionError        jitted again
+
+Replaced: ThunderModule.state_dict, to which torch passes a prefix that ends in a dot, where Thunder
+wants one without; and ThunderModule._load_from_state_dict, through which torch loads a module that
+another one holds. It takes the original's names, and those that Thunder wrote so far. Added:
+ThunderModule.__deepcopy__ and __reduce_ex__. Without them Python copies Thunder's traces and
+closures. Now the original module and the keywords of `jit` are copied, and jitted again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from copy import deepcopy
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import thunder
+from thunder.core.langctxs import Languages, resolve_language
+from thunder.core.module import ThunderModule
+from thunder.extend import Executor, TemporaryExecutor, get_always_executors, get_executor
+
+from thunder_fuser.errors import CopyError
+
+_OF_THUNDER = {  # attributes that a new jitted module has of its own
+    "_modules", "_forward_fn", "_overrides_parameters", "_overrides_buffers", "_module_cache",
+    "_null", "_lc_cd", "_lc_cs", "_lc_transforms",
+}  # fmt: skip
+
+
+def repair_modules() -> None:
+    """From now on, jitted modules can be held by others, copied and pickled."""
+    _write_names_of_the_original()
+    _load_names_of_the_original()
+    ThunderModule.__deepcopy__ = _deepcopy
+    ThunderModule.__reduce_ex__ = lambda self, protocol: (_jit_again, tuple(_recipe_of(self)))
+
+
+# ------------------------------------------------------------------------------------- checkpoints
+
+
+def _write_names_of_the_original() -> None:
+    of_thunder = ThunderModule.state_dict
+
+    def state_dict(
+        self: Any, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> Any:
+        if destination is None:
+            destination = OrderedDict()
+            destination._metadata = OrderedDict()
+        own = of_thunder(self, keep_vars=keep_vars)
+        destination.update((prefix + name, value) for name, value in own.items())
+        return destination
+
+    ThunderModule.state_dict = state_dict
+
+
+def _load_names_of_the_original() -> None:
+    of_torch = ThunderModule._load_from_state_dict
+
+    def load(
+        self: Any, state_dict: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        """state_dict: the entries below the prefix, in a dict of torch's own."""
+        *_, errors = rest
+        if metadata.get("assign_to_params_buffers"):
+            errors.append(f"{prefix[:-1]} is jitted: load with assign=False, or load before jit.")
+        if _is_transformed(self):
+            errors.append(f"{prefix[:-1]} has transforms: call its own load_original_state_dict.")
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            short = name.removeprefix(prefix).removeprefix("_model.").removeprefix(".")
+            state_dict[f"{prefix}_model.{short}"] = state_dict.pop(name)
+        of_torch(self, state_dict, prefix, metadata, *rest)
+
+    ThunderModule._load_from_state_dict = load
+
+
+def _is_transformed(module: Any) -> bool:
+    """True if the jitted module reads other parameters than those of the module that it holds."""
+    own = dict(module._model.named_parameters())
+    return any(own.get(name, one) is not one for name, one in module._overrides_parameters.items())
+
+
+# ------------------------------------------------------------------------------------------ copies
+
+
+class _Recipe(NamedTuple):
+    """What a jitted module is made of. Python pickles all of it."""
+
+    model: Any
+    jit: Callable[..., Any]  # thunder.jit or thunder_fuser.jit
+    executors: list[tuple[str, str]]  # (module that registers it, name)
+    given: dict[str, Any]  # the keywords of jit
+    parameters: dict[str, Any]
+    buffers: dict[str, Any]
+    others: dict[str, Any]  # attributes that the user gave to the jitted module
+
+
+def _recipe_of(module: Any) -> _Recipe:
+    data, way = module._lc_cd, getattr(module._forward_fn, "short_way", None)
+    if module._lc_transforms or data.langctx is not resolve_language(Languages.TORCH):
+        raise CopyError(
+            "a jitted module with transforms", expected="one without, to copy or pickle it",
+            do="copy or pickle the original module, then jit the copy; or save its state_dict",
+        )  # fmt: skip
+    jit, given = (thunder.jit, _given_to(data)) if way is None else way.made_by
+    executors = [_named(one) for one in data.executors_list if _is_chosen(one)]
+    others = {name: value for name, value in vars(module).items() if name not in _OF_THUNDER}
+    tensors = module._overrides_parameters, module._overrides_buffers
+    return _Recipe(module._model, jit, executors, given, *tensors, others)
+
+
+def _given_to(data: Any) -> dict[str, Any]:
+    return {
+        "cache": data.cache_option, "sharp_edges": data.sharp_edges,
+        "disable_torch_autograd": data.disable_torch_autograd_support,
+        "debug_options": data.debug_options, **data.compile_options,
+    }  # fmt: skip
+
+
+def _is_chosen(executor: Executor) -> bool:
+    """False for the executors that every jit adds."""
+    return not isinstance(executor, TemporaryExecutor) and executor not in get_always_executors()
+
+
+def _named(executor: Executor) -> tuple[str, str]:
+    return type(executor).__module__, executor.name
+
+
+def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+    recipe = _recipe_of(self)
+    copied = deepcopy((recipe.model, *recipe[4:]), memo)  # options may hold the user's callables
+    memo[id(self)] = jitted = _jit_again(copied[0], *recipe[1:4], *copied[1:])
+    return jitted
+
+
+def _jit_again(model: Any, jit: Callable[..., Any], executors: Any, given: Any, *rest: Any) -> Any:
+    """The jitted module of a recipe."""
+    for place, _ in executors:
+        import_module(place)
+    chosen = [get_executor(name) for _, name in executors]
+    jitted = jit(model, executors=chosen, **given)
+    jitted._overrides_parameters, jitted._overrides_buffers, others = rest
+    vars(jitted).update(others)
+    return jitted

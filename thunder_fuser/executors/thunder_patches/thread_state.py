@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Thunder notes on a jitted function while it traces -> each thread has its own.
+
+    thread 1: jitted(x)                          thread 2: with torch.no_grad(): jitted(x)
+
+    data.is_grad_enabled = True
+                                                 data.is_grad_enabled = False
+    traces; all results are tagged: no gradient       before: one value for both threads
+
+A call writes torch's grad mode and autocast to the function's CompileData, tracing reads it there,
+and the call's end sets torch's grad mode from it. With several threads, a program without gradients
+was stored under the key with them, and a thread's grad mode was another's. Replaced: the attributes
+`is_grad_enabled` and `autocast_stack` of CompileData, by descriptors that keep a value a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import local
+from typing import Any
+
+from thunder.common import CompileData
+from thunder.core.utils import AutocastStack
+
+
+def keep_state_by_thread() -> None:
+    """From now on, threads that trace one jitted function do not see each other's state."""
+    CompileData.is_grad_enabled = _OfThread("is_grad_enabled", lambda: True)
+    CompileData.autocast_stack = _OfThread("autocast_stack", AutocastStack)
+
+
+class _OfThread:
+    """An attribute with one value a thread and object. make: the value of a new thread."""
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self._key, self._make = f"{name} of threads", make
+
+    def __get__(self, data: Any, owner: type | None = None) -> Any:
+        if data is None:
+            return self
+        values = self._values(data)
+        if not hasattr(values, "value"):
+            values.value = self._make()
+        return values.value
+
+    def __set__(self, data: Any, value: Any) -> None:
+        self._values(data).value = value
+
+    def _values(self, data: Any) -> local:
+        found: local | None = vars(data).get(self._key)
+        return vars(data).setdefault(self._key, local()) if found is None else found
