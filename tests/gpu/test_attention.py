@@ -161,6 +161,10 @@ def test_masks_broadcast(name: str, rows: int, keys: int, kind: str, dtype: torc
     got = with_gradients(jitted, [*made, mask])
     exact = [one.double() if one.is_floating_point() else one for one in (*made, mask)]
     wanted = with_gradients(exactly, [*made, mask]), with_gradients(exactly, exact)
+    if name == "rows":  # all keys get the same, so the gradient is 0, and what comes is rounding
+        bound = 1e-4 if dtype is torch.float32 else 0.5
+        assert all(each.abs().max() < bound for each in got[4:])
+        got, *wanted = got[:4], *(each[:4] for each in wanted)
     assert_as_exact_as_eager(got, *wanted)
     assert "matmul" not in str(final_traces(jitted)[0])
     with torch.no_grad():

@@ -233,9 +233,12 @@ class _Call:
         return is_plain or self.torch_takes_cudnn()
 
     def torch_takes_cudnn(self) -> bool:
-        """True if torch itself chooses cuDNN for tensors of these sizes."""
-        mask = self.attn_mask
-        if mask is not None and mask.numel > _LARGEST_MASK:
+        """True if torch itself chooses cuDNN for tensors of these sizes.
+
+        Its kernels read a mask that broadcasts along the keys at misaligned addresses.
+        """
+        mask, keys = self.attn_mask, self.key._shape[2]
+        if mask is not None and (mask.numel > _LARGEST_MASK or mask._shape[-1:] != (keys,)):
             return False
         given = [_like(one, one.dtype) for one in self.tensors]
         added = None if mask is None else _like(mask, self.query.dtype)
