@@ -143,7 +143,15 @@ class _Call:
         return _converted(self.attn_mask, self.query.dtype) if is_bool else self.attn_mask
 
     def alone(self) -> Any:
-        """The result without gradients, for which torch chooses among more kernels."""
+        """The result without gradients, for which torch chooses among more kernels.
+
+        Those of a GPU read a mask that broadcasts along the keys at misaligned addresses.
+        """
+        if not _on_cpu(self.query) and self.has_narrow_mask():
+            return masked_forward(
+                self.tensors, self.added(),
+                dropout_p=self.dropout_p, is_causal=self.is_causal, scale=self.scale,
+            )[0]  # fmt: skip
         return replace(self, attn_mask=self.added()).of_thunder(attention_of_torch)
 
     def gradient(self) -> Any:
@@ -201,6 +209,11 @@ class _Call:
             return False
         return _on_cpu(self.query) or self.fits_cudnn()
 
+    def has_narrow_mask(self) -> bool:
+        """True for a mask that broadcasts along the keys."""
+        keys = self.key._shape[2]
+        return self.attn_mask is not None and self.attn_mask._shape[-1:] != (keys,)
+
     def has_float_mask(self) -> bool:
         return self.attn_mask is not None and not dtypes.is_boolean_dtype(self.attn_mask.dtype)
 
@@ -233,12 +246,9 @@ class _Call:
         return is_plain or self.torch_takes_cudnn()
 
     def torch_takes_cudnn(self) -> bool:
-        """True if torch itself chooses cuDNN for tensors of these sizes.
-
-        Its kernels read a mask that broadcasts along the keys at misaligned addresses.
-        """
-        mask, keys = self.attn_mask, self.key._shape[2]
-        if mask is not None and (mask.numel > _LARGEST_MASK or mask._shape[-1:] != (keys,)):
+        """True if torch itself chooses cuDNN for tensors of these sizes."""
+        mask = self.attn_mask
+        if mask is not None and (mask.numel > _LARGEST_MASK or self.has_narrow_mask()):
             return False
         given = [_like(one, one.dtype) for one in self.tensors]
         added = None if mask is None else _like(mask, self.query.dtype)
