@@ -19,7 +19,8 @@
 
 A line without a shorter form is Thunder's own. So all of Thunder's guards are there, except three:
 torch's global state and the structure of the arguments, which are compared before (environment.py,
-structure.py), and, if the trace writes nothing in place, which arguments share memory. An error counts as a failed guard, as in Thunder.
+structure.py), and, if the trace writes nothing in place, which arguments share memory. An error
+counts as a failed guard, as in Thunder.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def guarded(
         return None
     text = writer.text(f"if _aliases(args, kwargs) != {aliases!r}: return" * writes)
     exec(compile(text, "thunder_fuser.guard", "exec"), writer.scope)
-    return Guarded(writer.scope.pop("guard"), found, writer.structure, text)  # the scope would hold it: a cycle
+    guard = writer.scope.pop("guard")  # the scope would hold it: a cycle
+    return Guarded(guard, found, writer.structure, text)
 
 
 # {primitive: (the jitted module's table that it reads, a plain module's)}
