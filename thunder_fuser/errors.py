@@ -218,6 +218,10 @@ class GraphWarning(UserWarning):
     """Calls could not be captured in a CUDA graph; they are launched one by one instead."""
 
 
+class LostWriteWarning(UserWarning):
+    """A jitted module's forward sets an attribute that is not kept."""
+
+
 class DumpWarning(UserWarning):
     """The folder of the option dump cannot be written any more; the dump is incomplete."""
 

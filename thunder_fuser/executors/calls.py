@@ -58,12 +58,11 @@ def jit(
     without those that fuse: for these, Thunder would cut the fuser's regions again. given: as for
     thunder.jit.
 
-    Four things differ from thunder.jit(function, executors=[fuser]):
+    Three things differ from thunder.jit(function, executors=[fuser]):
 
     - One autograd Function instead of two if the results have less than 16 MiB: their gradients
       are kept until the backward ends. thunderfx_disable_split_autograd=False always gives two.
     - A call checks which arguments share memory only if the program writes in place.
-    - A call with None, a type, or a list or dict of other lengths or keys has a program of its own.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
     Raises OptionError if the fuser is not among the executors.
@@ -148,7 +147,7 @@ class ShortWay:
         self, of_thunder: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], here: Environment
     ) -> Any:
         """A call that Thunder compiles, or finds with guards that are not known here. Where it has
-        gradients they are connected as in the calls after it: Thunder may lose a second derivative.
+        gradients they are connected as in the calls after it.
         """
         _, _, grad, _ = here
         if not (grad and self.constant and self.one_function) or self.differentiable is not None:

@@ -10,7 +10,7 @@ With one they live until the backward ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from thunder_fuser.executors.environment import without_autocast
 
 Grads = tuple[torch.Tensor | None, ...]
 _TWICE = (
-    "thunder_fuser.jit: expected one derivative, got a derivative of a gradient. To fix it: call "
+    "A jitted function: expected one derivative, got a derivative of a gradient. To fix it: call "
     "the original function where second derivatives are needed."
 )
 
@@ -52,9 +52,17 @@ class _Refusal(Function):
 
 
 def _run_once(ctx: Any, *grads: torch.Tensor) -> Grads:
-    above = [*grads, *ctx.saved_tensors, *_leaves(ctx)]
+    return refusing_another(ctx, (*grads, *ctx.saved_tensors), lambda: _run(ctx, *grads))
+
+
+def refusing_another(ctx: Any, reads: Iterable[Any], run: Callable[[], Grads]) -> Grads:
+    """The gradients that `run` computes, which refuse to be differentiated.
+
+    ctx: the node of the backward. reads: the tensors, or None, from which it computes them.
+    """
+    above = [*reads, *_leaves(ctx)]
     with torch.no_grad():
-        found = _run(ctx, *grads)
+        found = run()
     refused: Grads = _Refusal.apply(found, *(one for one in above if one is not None))
     return refused
 

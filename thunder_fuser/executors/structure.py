@@ -5,7 +5,8 @@
 ->  [0, None, [list, 0, 0], [dict, ("scale", 0)], {"dtype": [dtype, torch.float32]}]
 
 A tensor, a number or a string is a 0: guards compare it. Without this, f(x, mask), f(x, None) and
-f(x, mask) would compute the third result without the mask, since the newest program fits.
+f(x, mask) would compute the third result without the mask, since the newest program fits. It is
+part of Thunder's prologue, see thunder_patches/arguments.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 from thunder.__about__ import __version__
 
 from thunder_fuser.executors.thunder_patches.arguments import compare_arguments
+from thunder_fuser.executors.thunder_patches.attributes import write_attributes_back
+from thunder_fuser.executors.thunder_patches.gradients import repair_gradients
 from thunder_fuser.executors.thunder_patches.modules import repair_modules
 from thunder_fuser.executors.thunder_patches.thread_state import keep_state_by_thread
 from thunder_fuser.options import option
@@ -23,3 +25,5 @@ def install() -> None:
     keep_state_by_thread()
     compare_arguments()
     repair_modules()
+    write_attributes_back()
+    repair_gradients()

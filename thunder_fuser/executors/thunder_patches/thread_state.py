@@ -10,23 +10,41 @@
 A call writes torch's grad mode and autocast to the function's CompileData, tracing reads it there,
 and the call's end sets torch's grad mode from it. With several threads, a program without gradients
 was stored under the key with them, and a thread's grad mode was another's. Replaced: the attributes
-`is_grad_enabled` and `autocast_stack` of CompileData, by descriptors that keep a value a thread.
+`is_grad_enabled` and `autocast_stack` of CompileData, by descriptors that keep a value a thread;
+and thunder.transforms.autocast's `disable_autocast` and `is_autocast_enabled`, which shared a
+global: while one thread cast the operands of a product, no other thread did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import local
 from typing import Any
 
 from thunder.common import CompileData
 from thunder.core.utils import AutocastStack
+from thunder.transforms import autocast
 
 
 def keep_state_by_thread() -> None:
     """From now on, threads that trace one jitted function do not see each other's state."""
     CompileData.is_grad_enabled = _OfThread("is_grad_enabled", lambda: True)
     CompileData.autocast_stack = _OfThread("autocast_stack", AutocastStack)
+    autocast.is_autocast_enabled, autocast.disable_autocast = _casts.get, _without_casts
+
+
+_casts: ContextVar[bool] = ContextVar("casts", default=True)
+
+
+@contextmanager
+def _without_casts() -> Iterator[None]:
+    token = _casts.set(False)
+    try:
+        yield
+    finally:
+        _casts.reset(token)
 
 
 class _OfThread:
