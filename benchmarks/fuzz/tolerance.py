@@ -109,6 +109,7 @@ REFUSED_BY_TORCH_ALONE = {
 REFUSED_BY_US_ALONE = {
     "OutOfRangeError": "wrong indices raise, where some of torch's kernels read on",
     "a tensor of indices holds": "the same, in the emulator",
+    "InPlaceError": "writes that Thunder 0.2.6 would lose, and that are not followed, are refused",
     "torch_autograd.py:backward": "Thunder moves a write into a view of what has no gradient to"
     " the backward; where the write changes nothing, plain Thunder happens to be right",
 }
