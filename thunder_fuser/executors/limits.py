@@ -30,6 +30,7 @@ from thunder_fuser.executors.source_lines import data_of
 
 _THUNDER = Path(thunder.__file__).parent
 _LIBRARIES = (_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1])
+_REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
 _STORES = "stores"  # an attribute of Thunder's context: {(id of its dict, name): file:line}
 
 
@@ -87,7 +88,7 @@ def _limit(error: BaseException) -> ThunderLimitError | None:
 def _stored(frame: FrameType) -> tuple[str, str] | None:
     """The assignment that Thunder refuses and its line, if this frame is of such a refusal."""
     names = frame.f_locals
-    if frame.f_code is not jit_ext.process_recorded_modifications.__code__ or "k" not in names:
+    if frame.f_code is not _REFUSES_STORES or "k" not in names:
         return None
     kind, owner = type(unwrap(names["value"])).__name__, names["modified_object"]
     what = f"an assignment of {_article(kind)} to .{names['k']}"
