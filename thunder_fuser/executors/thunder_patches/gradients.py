@@ -26,6 +26,7 @@ from thunder.transforms import autodiff
 
 from thunder_fuser.executors.connect import refusing_another
 from thunder_fuser.options import option
+from thunder_fuser.trace.proxies import makes, reads
 
 _CUT = "is_differentiable_outputs"  # Thunder's option, which says the same
 _SIDE = ("bw", "saved_tensors")  # what Thunder's second Function hands to the first
@@ -72,8 +73,8 @@ def _without_gradients(trace: TraceCtx, results: tuple[Any, ...]) -> frozenset[i
     depends = {one.name for one in trace.args if isinstance(one, TensorProxy) and one.requires_grad}
     cut: set[str] = set()
     for bsym in trace.bound_symbols[:-1]:
-        leads = any(one.name in depends for one in bsym.flat_proxy_args)
-        for out in bsym.flat_proxy_outs:
+        leads = any(one.name in depends for one in reads(bsym))
+        for out in makes(bsym):
             (depends if leads and not _is_cut(bsym, out) else cut).add(out.name)
     cut -= depends
     return frozenset(
