@@ -219,15 +219,21 @@ def test_saved_tensors_that_a_hook_keeps_are_not_overwritten() -> None:
 # --------------------------------------------------------------------------------- what it leaves
 
 
-def test_what_cannot_be_captured_runs_with_one_warning() -> None:
-    recorder = CpuRecorder(fails="not while a stream is captured")
-    found, expected = in_graphs(product, recorder), jit(product)
-    with warnings.catch_warnings(record=True) as told:
+def the_warning(jitted: Any, expected: Any) -> warnings.WarningMessage:
+    """The only warning of graphs in four calls, whose results are those expected."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(4):
             args = matrices()
-            assert torch.equal(found(*args), expected(*args))
-    (one,) = (one for one in told if issubclass(one.category, GraphWarning))
+            assert torch.equal(jitted(*args), expected(*args))
+    (warning,) = (each for each in caught if issubclass(each.category, GraphWarning))
+    return warning
+
+
+def test_what_cannot_be_captured_runs_with_one_warning() -> None:
+    recorder = CpuRecorder(fails="not while a stream is captured")
+    found, expected = in_graphs(product, recorder), jit(product)
+    one = the_warning(found, expected)
     assert "cudaGraph0 (matmul*2 thunderFusion0)" in str(one.message)
     assert "not while a stream is captured" in str(one.message)
     assert one.filename == __file__
@@ -236,12 +242,7 @@ def test_what_cannot_be_captured_runs_with_one_warning() -> None:
 def test_what_cannot_be_captured_now_is_captured_later() -> None:
     recorder = CpuRecorder(busy=2)
     found, expected = in_graphs(product, recorder), jit(product)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        for _ in range(4):
-            args = matrices()
-            assert torch.equal(found(*args), expected(*args))
-    (one,) = (one for one in told if issubclass(one.category, GraphWarning))
+    one = the_warning(found, expected)
     assert "the generator is needed elsewhere" in str(one.message)
     (row,) = captured_in(found)
     assert (row.state, row.graphs, row.reason) == (

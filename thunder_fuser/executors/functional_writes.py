@@ -272,7 +272,7 @@ class _Rewriter(_Memories):
         return bsym.from_bsym_swap_proxies(changed, skip_output=True)
 
     def _value(self, proxy: Any) -> Any:
-        """What the proxy stands for now. An outdated view is made again, of what it views."""
+        """What the proxy stands for now. An outdated view is recomputed from what it views."""
         name = self.of(proxy.name)
         if name in self.lost:
             raise _refusal(*self.lost[name])
