@@ -28,6 +28,7 @@ from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, pairs_in_memory
 from thunder_fuser.ir.record import (
     LAYOUT,
     AttrValue,
@@ -52,7 +53,8 @@ class Recorder:
         self._made = 0  # the number of values
         self._given = 0  # the number of arguments
         self.complex_at: set[int] = set()  # the arguments that are taken apart
-        self.has_packed = False
+        self._apart: dict[str, Tensor] = {}  # the numbers of packed tensors that an op took
+        self._has_numbers = False  # whether a value may be of 4-bit floats, one in an element
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -99,6 +101,7 @@ class Recorder:
         static_sizes: bool = False,
         donated: bool = False,
         imag: bool = False,
+        pairs: bool = False,
     ) -> Tensor:
         """An input tensor.
 
@@ -107,7 +110,9 @@ class Recorder:
         An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
         `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
         which the caller no longer needs and which shares no memory with other arguments; see
-        segment/donate.py. imag: see define_scalar.
+        segment/donate.py. imag: see define_scalar. pairs: sizes of the result count the pairs of
+        4-bit floats in memory, as a definition prints; else they count floats, and so does the
+        shape of a Float4_e2m1fn. Two along the fastest axis are a pair.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -124,17 +129,22 @@ class Recorder:
         if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
         order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
+        fastest = order.index(0) if dtype.is_packed and rank else 0
+        if dtype.is_packed and rank:
+            shape, contiguity = pairs_in_memory(shape, contiguity, dtype, fastest)
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
-            "dtype": dtype,
+            "dtype": PAIRS if dtype.is_packed else dtype,
             "is_cpu": is_cpu,
             "stride_order": order,
             "donated": donated or None,
             "imag": imag or None,
+            "pairs": dtype.is_packed or None,
             "strides": None if fixed is None else tuple(fixed),
         }
-        return self._argument("define_tensor", attrs)  # type: ignore[no-any-return]
+        made: Tensor = self._argument("define_tensor", attrs)
+        return Packed(made.name, self, fastest) if dtype.is_packed and rank and not pairs else made
 
     @checked
     def define_scalar(
@@ -231,12 +241,15 @@ class Recorder:
         """Marks a result. It is returned in this stride order or shape, or written into
         `alias_input`. shares: a reshape of an argument may be a view of it. apart: the result has
         memory of its own, where its value is also written into an argument."""
+        if self._has_numbers:
+            output, stride_order = self.ops.result_of(output, alias_input, stride_order)
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
         if stride_order:
             attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
-            attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
+            target = alias_input.pairs if isinstance(alias_input, Packed) else alias_input
+            attrs["alias"] = self.operand(target, "add_output", "alias_input")
         if shape is not None:
             attrs["shape"] = tuple(shape)
         if shares:
@@ -257,7 +270,7 @@ class Recorder:
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
-        self.has_packed |= op == "pack_e2m1" or attrs.get("dtype") is DataType.Float4_e2m1fn_x2
+        self._has_numbers |= attrs.get("dtype") in (NUMBERS, PAIRS) or op == "pack_e2m1"
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)
@@ -272,12 +285,20 @@ class Recorder:
             return number
         return self.call("cast", (Literal.of(number),), {"dtype": dtype})
 
+    def _numbers(self, packed: Packed) -> Tensor:
+        """The numbers of a packed tensor, which is taken apart at its first use."""
+        if packed.name not in self._apart:
+            self._apart[packed.name] = self.ops.numbers_of(packed)
+        return self._apart[packed.name]
+
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         if isinstance(value, complex):
             value = self._complex(value, DataType.ComplexDouble)
         if isinstance(value, Constant):
             value = self._constant(value, call)
+        if isinstance(value, Packed) and value.owner is self:
+            value = self._numbers(value)
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:

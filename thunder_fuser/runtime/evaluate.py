@@ -175,13 +175,16 @@ class Evaluator:
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
         packed = [one.dtype is torch.float4_e2m1fn_x2 for one in operands]
+        into = self.tensors[record.outputs[0]].dtype
+        if record.op == "cast" and (any(packed) or into.is_packed):
+            return scaled.cast_e2m1(operands[0], self._dtype(into))
         moves = record.row.kind is not OpKind.EXTERNAL and any(packed)
-        if moves and self.tensors[record.outputs[0]].dtype.is_packed:  # torch cannot move them
+        if moves and into.is_packed:  # torch cannot move them
             pairs = zip(operands, packed, strict=True)
             as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
-        own = to_torch_dtype(self.tensors[record.outputs[0]].dtype)
+        own = to_torch_dtype(into)
         scope = {**names, **attrs, **letters, "operands": operands, "own": own}
         return eval(_code(record.op), _SCOPE, scope)
 

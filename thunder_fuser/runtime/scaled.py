@@ -159,10 +159,15 @@ def _e2m1(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(above).sum(0, dtype=torch.uint8) | x.signbit().to(torch.uint8) << 3
 
 
-def unpacked_at(packed: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """The number at a place, 0 or 1, of each element, as float32."""
-    numbers = unpack_e2m1(packed.unsqueeze(-1))
-    return torch.where(place == 0, numbers[..., 0], numbers[..., 1])
+def cast_e2m1(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A cast from or to 4-bit floats, of which each has a byte, in its low half."""
+    wide = unpack_e2m1(x.unsqueeze(-1))[..., 0] if x.dtype is _PACKED else x
+    return _e2m1(wide).view(dtype) if dtype is _PACKED else wide.to(dtype)
+
+
+def unpacked_at(pairs: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """The 4-bit float at a place, 0 or 1, of each pair; all as uint8."""
+    return torch.where(place == 0, pairs & 15, pairs >> 4)
 
 
 def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
