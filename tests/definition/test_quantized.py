@@ -146,6 +146,20 @@ def test_nvfusers_definitions_of_packed_floats(run: Runner, name: str) -> None:
     assert [int(rows), int(columns)] == [6, 32]
 
 
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT4_NUMBERS])
+def test_one_pair_is_two_numbers(run: Runner, dtype: DataType) -> None:
+    """Of sizes that the definition says, with strides, in columns; torch's strides count pairs."""
+    count = 2 if dtype is FLOAT4_NUMBERS else 1
+    x = sources()["rows"][0][:, 2:3]
+    fd = FusionDefinition()
+    t = fd.define_tensor([6, count], [False, True], dtype, strides=[16 * count, 1])
+    fd.add_output(fd.ops.reshape(t, [3, 4]))
+    fd.add_output(fd.ops.mul(fd.ops.cast(t, DataType.Float), 2.0))
+    codes = numbers_of(x)
+    wanted = [pairs_of(codes.reshape(3, 4)), floats_of(codes) * 2]
+    assert equal(run.execute(fd, [x]), wanted)
+
+
 def test_the_text_of_packed_floats_makes_them_again() -> None:
     """Before and after the definition is typed: its tensors print in pairs, and are read so."""
     x, _ = sources()["rows"]
@@ -506,7 +520,13 @@ def test_a_global_scale_of_a_result(run: Runner, factor: float) -> None:
 REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "arithmetic": (lambda o, t, p: o.add(p, p), DtypeError, "a type with arithmetic, got Float4"),
     "no pairs": (lambda o, t, p: o.unpack_e2m1(t, 0), DtypeError, "expected Float4_e2m1fn_x2, and"),
-    "a place": (lambda o, t, p: o.unpack_e2m1(p, 0.5), DtypeError, "got Float4_e2m1fn_x2, Double"),
+    "a place": (
+        lambda o, t, p: o.unpack_e2m1(o.pack_e2m1(t, t), 0.5), DtypeError,
+        "got Float4_e2m1fn_x2, Double",
+    ),
+    "pairs of numbers": (
+        lambda o, t, p: o.unpack_e2m1(p, 0), DtypeError, "got Float4_e2m1fn, Int",
+    ),
     "implicit cast": (lambda o, t, p: o.set(o.cast(0.5, FLOAT4)), DtypeError, "is one number"),
     "a number": (lambda o, t, p: o.where(o.eq(1, 1), p, 0), DtypeError, "a number of type Float4"),
     "full": (lambda o, t, p: o.full([3], 0.0, FLOAT4), DtypeError, "a number of type Float4"),

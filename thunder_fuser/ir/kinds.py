@@ -310,8 +310,8 @@ _KINDS: dict[str, Kind] = {
         "float | Value | Constant | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
-    "apart descending donated imag inner_split is_cpu keepdim largest scale_grad_by_freq pairs shares"
-    " short sorted output_gamma stable static_sizes swizzle_scales": Kind(
+    "apart descending donated imag inner_split is_cpu keepdim largest pairs scale_grad_by_freq"
+    " shares short sorted output_gamma stable static_sizes swizzle_scales": Kind(
         "True or False", _flag, "bool"
     ),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),

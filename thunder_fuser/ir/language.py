@@ -28,7 +28,7 @@ from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, pairs_in_memory
+from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, in_memory
 from thunder_fuser.ir.record import (
     LAYOUT,
     AttrValue,
@@ -110,9 +110,8 @@ class Recorder:
         An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
         `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
         which the caller no longer needs and which shares no memory with other arguments; see
-        segment/donate.py. imag: see define_scalar. pairs: sizes of the result count the pairs of
-        4-bit floats in memory, as a definition prints; else they count floats, and so does the
-        shape of a Float4_e2m1fn. Two along the fastest axis are a pair.
+        segment/donate.py. imag: see define_scalar. pairs: sizes of the result count pairs of 4-bit
+        floats, as definitions print; else floats, as the shape of a Float4_e2m1fn does.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -129,9 +128,11 @@ class Recorder:
         if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
         order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
-        fastest = order.index(0) if dtype.is_packed and rank else 0
-        if dtype.is_packed and rank:
-            shape, contiguity = pairs_in_memory(shape, contiguity, dtype, fastest)
+        along = order.index(0) if dtype.is_packed and rank else None
+        if dtype is NUMBERS and along is not None:
+            shape, fixed = in_memory(along, shape, fixed)
+        if along is not None and shape[along] == 1 and contiguity and contiguity is not True:
+            contiguity = [*contiguity[:-1], None]  # one pair is a broadcast axis, two floats are not
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
@@ -144,7 +145,7 @@ class Recorder:
             "strides": None if fixed is None else tuple(fixed),
         }
         made: Tensor = self._argument("define_tensor", attrs)
-        return Packed(made.name, self, fastest) if dtype.is_packed and rank and not pairs else made
+        return made if pairs or along is None else Packed(made.name, self, along)
 
     @checked
     def define_scalar(
@@ -335,6 +336,11 @@ class Ops(Composites):
                  if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
+        packed = given[0] if row.name == "permute" and isinstance(given[0], Packed) else None
+        if packed is not None:
+            given = [packed.pairs]
+        if row.name.startswith("scaled_"):
+            given[:2] = self.along_sums(row.name, given[:2])
         inputs = tuple(
             self._fd.operand(value, row.name, row.operand_name(at))
             for at, value in enumerate(given)
@@ -345,7 +351,8 @@ class Ops(Composites):
             )
             for name, value in bound.items()
         }
-        return self._fd.call(row.name, inputs, attrs)
+        made = self._fd.call(row.name, inputs, attrs)
+        return made if packed is None else packed.permuted(made)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
         """An attribute with scalars of the definition replaced by their names."""

@@ -27,9 +27,12 @@ NUMBERS, PAIRS = DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Packed(Tensor):
-    """4-bit floats that memory holds in pairs along an axis: [m, k] is e2m1x2[m, k/2]."""
+    """4-bit floats that memory holds in pairs along an axis: [m, k] is e2m1x2[m, k/2].
 
-    axis: int
+    The calls of a Tensor that set its layout are of the pairs.
+    """
+
+    along: int
 
     def dtype(self) -> DataType:
         """The type of the numbers."""
@@ -40,26 +43,33 @@ class Packed(Tensor):
         """The tensor in memory, whose sizes count pairs."""
         return Tensor(self.name, self.owner)
 
+    def permuted(self, moved: Tensor) -> Packed:
+        """The tensor after the last call permuted its pairs. The definition's end refuses axes
+        that are no permutation."""
+        order = [dim % self.ndim for dim in self.owner.records[-1].ints("dims")]
+        return Packed(moved.name, self.owner, order.index(self.along) if self.along in order else 0)
+
 
 def as_row(name: str) -> Callable[[F], F]:
     """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
     return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
 
 
-def pairs_in_memory(
-    shape: Sequence[int], contiguity: Any, dtype: DataType, fastest: int
-) -> tuple[list[int], Any]:
-    """The sizes of the pairs, and the contiguity, of an argument of 4-bit floats.
+def in_memory(
+    along: int, shape: Sequence[int], strides: Sequence[int] | None
+) -> tuple[list[int], list[int] | None]:
+    """The sizes and strides of pairs, the fastest of which lie along an axis.
 
-    [4, 6] numbers -> [4, 3] pairs; sizes of the type of pairs count them already. One pair is a
-    broadcast axis.
+    [4, 6] numbers, strides [6, 1]  ->  [4, 3] pairs, strides [3, 1]
     """
-    sizes = list(shape)
-    if dtype is NUMBERS and sizes[fastest] > 0:
-        sizes[fastest] = _half(sizes[fastest], "define_tensor", fastest)
-    if sizes[fastest] == 1 and isinstance(contiguity, Sequence) and contiguity:
-        contiguity = [*contiguity[:-1], None]
-    return sizes, contiguity
+    sizes = [
+        _half(size, "define_tensor", at) if at == along and size > 0 else size
+        for at, size in enumerate(shape)
+    ]
+    halved = None if strides is None else [
+        stride if at == along else stride // 2 for at, stride in enumerate(strides)
+    ]  # fmt: skip
+    return sizes, halved
 
 
 def _half(size: int, call: str, axis: int) -> int:
@@ -84,59 +94,26 @@ class Packing(OpMethods):
         is_same = bound["dtype"] is NUMBERS and isinstance(bound["arg"], Packed)
         return bound["arg"] if is_same else super().cast(**bound)
 
-    @as_row("permute")
-    def permute(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table; pairs stay together."""
-        bound = OPS["permute"].bind(args, kwargs)
-        arg = bound["arg"]
-        if not isinstance(arg, Packed):
-            return super().permute(**bound)
-        moved = super().permute(**{**bound, "arg": arg.pairs})
-        dims = [dim % arg.ndim for dim in self._fd.records[-1].ints("dims")]
-        # Axes that are no permutation are refused where the definition ends.
-        return Packed(moved.name, self._fd, dims.index(arg.axis) if arg.axis in dims else 0)
-
-    @as_row("unpack_e2m1")
-    def unpack_e2m1(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table."""
-        bound = OPS["unpack_e2m1"].bind(args, kwargs)
-        arg = bound["arg"]
-        return super().unpack_e2m1(**{**bound, "arg": arg.pairs if isinstance(arg, Packed) else arg})
-
-    @as_row("scaled_product")
-    def scaled_product(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table; 4-bit floats are taken in pairs along the summed axis."""
-        return super().scaled_product(**self._multiplied("scaled_product", args, kwargs))
-
-    @as_row("scaled_grouped_product")
-    def scaled_grouped_product(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table; 4-bit floats are taken in pairs along the summed axis."""
-        bound = self._multiplied("scaled_grouped_product", args, kwargs)
-        return super().scaled_grouped_product(**bound)
-
-    def _multiplied(
-        self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The arguments of a product, its operands in pairs along the axis that it sums over."""
-        bound = OPS[call].bind(args, kwargs)
-        for name, axis in (("mat1", -1), ("mat2", -2)):
-            if _is_numbers(bound[name]) and bound[name].ndim > 1:
-                bound[name] = self.pairs_of(bound[name], axis % bound[name].ndim, call)
-        return bound
+    def along_sums(self, call: str, matrices: Sequence[Any]) -> list[Any]:
+        """The matrices of a product, 4-bit floats in pairs along the axis that it sums over."""
+        return [
+            self.pairs_of(one, axis % one.ndim, call) if _is_numbers(one) and one.ndim > 1 else one
+            for one, axis in zip(matrices, (-1, -2), strict=True)
+        ]
 
     def numbers_of(self, packed: Packed) -> Tensor:
         """e2m1x2[m, k/2]  ->  e2m1[m, k]: each pair, then the places in it."""
-        is_place = [at == packed.axis + 1 for at in range(packed.ndim + 1)]
+        is_place = [at == packed.along + 1 for at in range(packed.ndim + 1)]
         pairs = self.broadcast(packed.pairs, is_place)
         places = self.iota(2, 0, 1, DataType.Int32)
         places = self.broadcast(places, [not flag for flag in is_place])
         sizes: list[Any] = [*packed.pairs.shape()]
-        sizes[packed.axis] = self.mul(sizes[packed.axis], 2)
+        sizes[packed.along] = self.mul(sizes[packed.along], 2)
         return self.reshape(self.unpack_e2m1(pairs, places), sizes)
 
     def pairs_of(self, numbers: Tensor, axis: int, call: str) -> Tensor:
         """e2m1[m, k]  ->  e2m1x2[m, k/2], in pairs along an axis."""
-        if isinstance(numbers, Packed) and numbers.axis == axis:
+        if isinstance(numbers, Packed) and numbers.along == axis:
             return numbers.pairs
         name = self._fd.operand(numbers, call, "4-bit floats")
         made = next(record for record in self._fd.records if name in record.outputs)
@@ -180,4 +157,7 @@ class Packing(OpMethods):
 
 
 def _is_numbers(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype() is NUMBERS
+    try:
+        return isinstance(value, Tensor) and value.dtype() is NUMBERS
+    except DefinitionError:  # raised where the definition ends
+        return False

@@ -178,8 +178,7 @@ class Evaluator:
         into = self.tensors[record.outputs[0]].dtype
         if record.op == "cast" and (any(packed) or into.is_packed):
             return scaled.cast_e2m1(operands[0], self._dtype(into))
-        moves = record.row.kind is not OpKind.EXTERNAL and any(packed)
-        if moves and into.is_packed:  # torch cannot move them
+        if any(packed) and into.is_packed and record.row.kind is not OpKind.EXTERNAL:
             pairs = zip(operands, packed, strict=True)
             as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
@@ -353,7 +352,7 @@ _SCOPE: dict[str, object] = {
     "attention_backward": torch_calls.attention_backward,
     "grouped_mm": torch_calls.grouped_mm,
     "pack_e2m1": scaled.pack_e2m1,
-    "unpack_e2m1": scaled.unpacked_at,
+    "unpack_e2m1": lambda pairs, place: torch.where(place == 0, pairs & 15, pairs >> 4),
     "scaled_product": scaled.scaled_product,
     "scaled_grouped_product": scaled.scaled_grouped_product,
     "logical_right_shift": _logical_right_shift,
