@@ -209,6 +209,22 @@ def test_pairs_stay_together_where_nothing_takes_them_apart(run: Runner) -> None
     assert equal(run.execute(fd, [x]), [x.t()])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, E4M3, torch.bool])
+def test_other_types_become_4_bit_floats(run: Runner, dtype: torch.dtype) -> None:
+    """At once, through a move, cast twice, and cast on."""
+    x = (torch.arange(64).reshape(4, 16) / 5 - 6).to(dtype)
+    fd = FusionDefinition()
+    numbers = fd.ops.cast(fd.from_pytorch(x), FLOAT4)
+    turned = fd.ops.permute(numbers, [1, 0])
+    for one in (numbers, turned, fd.ops.cast(turned, FLOAT4), fd.ops.cast(turned, DataType.Half)):
+        fd.add_output(one)
+    packed = pack_e2m1(x.float()[:, ::2], x.float()[:, 1::2])
+    codes = numbers_of(packed).t()
+    wanted = [packed, pairs_of(codes), pairs_of(codes), floats_of(codes).half()]
+    assert equal(run.execute(fd, [x]), wanted)
+    assert equal(evaluate(fd.fusion, [x]), wanted)
+
+
 def test_an_odd_number_of_floats_is_no_pairs() -> None:
     x, _ = sources()["rows"]
     expected = r"axis 1 of 4-bit floats, along which memory holds pairs: expected an even size"

@@ -16,8 +16,7 @@ from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argume
 from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.packed import as_row
-from thunder_fuser.ir.quantized import Quantized
+from thunder_fuser.ir.quantized import Quantized, as_row
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Tensor
 

@@ -18,7 +18,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import DefinitionError, UnknownOpError, shown
-from thunder_fuser.ir import kinds
+from thunder_fuser.ir import kinds, packed
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
@@ -28,7 +28,6 @@ from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, in_memory
 from thunder_fuser.ir.record import (
     LAYOUT,
     AttrValue,
@@ -54,7 +53,7 @@ class Recorder:
         self._given = 0  # the number of arguments
         self.complex_at: set[int] = set()  # the arguments that are taken apart
         self._apart: dict[str, Tensor] = {}  # the numbers of packed tensors that an op took
-        self._has_numbers = False  # whether a value may be of 4-bit floats, one in an element
+        self._has_float4 = False  # whether a value may be of 4-bit floats
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -129,14 +128,14 @@ class Recorder:
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
         order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
         along = order.index(0) if dtype.is_packed and rank else None
-        if dtype is NUMBERS and along is not None:
-            shape, fixed = in_memory(along, shape, fixed)
+        if dtype is packed.NUMBERS and along is not None:
+            shape, fixed = packed.in_memory(along, shape, fixed)
         if along is not None and shape[along] == 1 and contiguity and contiguity is not True:
-            contiguity = [*contiguity[:-1], None]  # one pair is a broadcast axis, two floats are not
+            contiguity = [*contiguity[:-1], None]  # one pair is a broadcast axis
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
-            "dtype": PAIRS if dtype.is_packed else dtype,
+            "dtype": packed.PAIRS if dtype.is_packed else dtype,
             "is_cpu": is_cpu,
             "stride_order": order,
             "donated": donated or None,
@@ -145,7 +144,7 @@ class Recorder:
             "strides": None if fixed is None else tuple(fixed),
         }
         made: Tensor = self._argument("define_tensor", attrs)
-        return made if pairs or along is None else Packed(made.name, self, along)
+        return made if pairs or along is None else packed.Packed(made.name, self, along)
 
     @checked
     def define_scalar(
@@ -242,14 +241,14 @@ class Recorder:
         """Marks a result. It is returned in this stride order or shape, or written into
         `alias_input`. shares: a reshape of an argument may be a view of it. apart: the result has
         memory of its own, where its value is also written into an argument."""
-        if self._has_numbers:
-            output, stride_order = self.ops.result_of(output, alias_input, stride_order)
+        if self._has_float4:
+            output, stride_order = packed.result_of(output, alias_input, stride_order)
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
         if stride_order:
             attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
-            target = alias_input.pairs if isinstance(alias_input, Packed) else alias_input
+            target = alias_input.pairs if isinstance(alias_input, packed.Packed) else alias_input
             attrs["alias"] = self.operand(target, "add_output", "alias_input")
         if shape is not None:
             attrs["shape"] = tuple(shape)
@@ -271,7 +270,7 @@ class Recorder:
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
-        self._has_numbers |= attrs.get("dtype") in (NUMBERS, PAIRS) or op == "pack_e2m1"
+        self._has_float4 |= attrs.get("dtype") in packed.FLOAT4 or op == "pack_e2m1"
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)
@@ -286,20 +285,16 @@ class Recorder:
             return number
         return self.call("cast", (Literal.of(number),), {"dtype": dtype})
 
-    def _numbers(self, packed: Packed) -> Tensor:
-        """The numbers of a packed tensor, which is taken apart at its first use."""
-        if packed.name not in self._apart:
-            self._apart[packed.name] = self.ops.numbers_of(packed)
-        return self._apart[packed.name]
-
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         if isinstance(value, complex):
             value = self._complex(value, DataType.ComplexDouble)
         if isinstance(value, Constant):
             value = self._constant(value, call)
-        if isinstance(value, Packed) and value.owner is self:
-            value = self._numbers(value)
+        if isinstance(value, packed.Packed) and value.owner is self:
+            if value.name not in self._apart:  # its first use
+                self._apart[value.name] = packed.numbers_of(value)
+            value = self._apart[value.name]
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:
@@ -336,11 +331,11 @@ class Ops(Composites):
                  if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
-        packed = given[0] if row.name == "permute" and isinstance(given[0], Packed) else None
-        if packed is not None:
-            given = [packed.pairs]
+        whole = given[0] if row.name == "permute" and isinstance(given[0], packed.Packed) else None
+        if whole is not None:
+            given = [whole.pairs]
         if row.name.startswith("scaled_"):
-            given[:2] = self.along_sums(row.name, given[:2])
+            given[:2] = packed.along_sums(row.name, given[:2])
         inputs = tuple(
             self._fd.operand(value, row.name, row.operand_name(at))
             for at, value in enumerate(given)
@@ -352,7 +347,7 @@ class Ops(Composites):
             for name, value in bound.items()
         }
         made = self._fd.call(row.name, inputs, attrs)
-        return made if packed is None else packed.permuted(made)
+        return made if whole is None else whole.permuted(made)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
         """An attribute with scalars of the definition replaced by their names."""

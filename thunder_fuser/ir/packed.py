@@ -9,20 +9,16 @@ Pairs that are only permuted, returned or multiplied stay together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import F, Owner
-from thunder_fuser.ir.op_methods import OpMethods
-from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, stride_order_of
 from thunder_fuser.ir.values import Tensor
 
-NUMBERS, PAIRS = DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2
+FLOAT4 = NUMBERS, PAIRS = DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,11 +46,6 @@ class Packed(Tensor):
         return Packed(moved.name, self.owner, order.index(self.along) if self.along in order else 0)
 
 
-def as_row(name: str) -> Callable[[F], F]:
-    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
-    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
-
-
 def in_memory(
     along: int, shape: Sequence[int], strides: Sequence[int] | None
 ) -> tuple[list[int], list[int] | None]:
@@ -62,98 +53,87 @@ def in_memory(
 
     [4, 6] numbers, strides [6, 1]  ->  [4, 3] pairs, strides [3, 1]
     """
-    sizes = [
-        _half(size, "define_tensor", at) if at == along and size > 0 else size
-        for at, size in enumerate(shape)
-    ]
-    halved = None if strides is None else [
-        stride if at == along else stride // 2 for at, stride in enumerate(strides)
-    ]  # fmt: skip
-    return sizes, halved
+    parts = [2 if at == along else 1 for at in range(len(shape))]
+    if shape[along] > 0:
+        _check_even(shape[along], "define_tensor", along)
+    sizes = [size if size < 0 else size // part for size, part in zip(shape, parts, strict=True)]
+    return sizes, strides and [s * part // 2 for s, part in zip(strides, parts, strict=True)]
 
 
-def _half(size: int, call: str, axis: int) -> int:
+def _check_even(size: int, call: str, axis: int) -> None:
     if size % 2:
         what = f"{call}: axis {axis} of 4-bit floats, along which memory holds pairs"
         do = "pad the axis to an even size, or cast the tensor to a wider type"
         raise DefinitionError(what, expected="an even size", got=str(size), do=do)
-    return size // 2
 
 
-class Packing(OpMethods):
-    """The ops that take 4-bit floats apart and pack them."""
+def numbers_of(packed: Packed) -> Tensor:
+    """e2m1x2[m, k/2]  ->  e2m1[m, k]: each pair, then the places in it."""
+    ops, is_place = packed.owner.ops, [at == packed.along + 1 for at in range(packed.ndim + 1)]
+    pairs = ops.broadcast(packed.pairs, is_place)
+    places = ops.broadcast(ops.iota(2, 0, 1, DataType.Int32), [not flag for flag in is_place])
+    sizes = ops.shape(packed.pairs)
+    sizes[packed.along] = ops.mul(sizes[packed.along], 2)
+    return ops.reshape(ops.unpack_e2m1(pairs, places), sizes)  # type: ignore[no-any-return]
 
-    _fd: Owner
 
-    @as_row("cast")
-    def cast(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table; Float4_e2m1fn_x2 is another name of its numbers' type."""
-        bound = OPS["cast"].bind(args, kwargs)
-        if bound["dtype"] is PAIRS:
-            bound["dtype"] = NUMBERS
-        is_same = bound["dtype"] is NUMBERS and isinstance(bound["arg"], Packed)
-        return bound["arg"] if is_same else super().cast(**bound)
+def pairs_of(numbers: Tensor, axis: int, call: str) -> Tensor:
+    """e2m1[m, k]  ->  e2m1x2[m, k/2], in pairs along an axis."""
+    if isinstance(numbers, Packed) and numbers.along == axis:
+        return numbers.pairs
+    wide, ops = _unrounded(numbers, call), numbers.owner.ops
+    size = numbers.owner.view_of(wide.name).shape[axis]
+    if size.is_const:
+        _check_even(size.value, call, axis)
+    else:  # a reshape that changes no even size, and refuses an odd one at the call
+        sizes = ops.shape(wide)
+        sizes[axis] = ops.mul(ops.div(sizes[axis], 2), 2)
+        wide = ops.reshape(wide, sizes)
+    return ops.pack_e2m1(*halves(wide, axis))  # type: ignore[no-any-return]
 
-    def along_sums(self, call: str, matrices: Sequence[Any]) -> list[Any]:
-        """The matrices of a product, 4-bit floats in pairs along the axis that it sums over."""
-        return [
-            self.pairs_of(one, axis % one.ndim, call) if _is_numbers(one) and one.ndim > 1 else one
-            for one, axis in zip(matrices, (-1, -2), strict=True)
-        ]
 
-    def numbers_of(self, packed: Packed) -> Tensor:
-        """e2m1x2[m, k/2]  ->  e2m1[m, k]: each pair, then the places in it."""
-        is_place = [at == packed.along + 1 for at in range(packed.ndim + 1)]
-        pairs = self.broadcast(packed.pairs, is_place)
-        places = self.iota(2, 0, 1, DataType.Int32)
-        places = self.broadcast(places, [not flag for flag in is_place])
-        sizes: list[Any] = [*packed.pairs.shape()]
-        sizes[packed.along] = self.mul(sizes[packed.along], 2)
-        return self.reshape(self.unpack_e2m1(pairs, places), sizes)
+def _unrounded(numbers: Tensor, call: str) -> Tensor:
+    """What was cast to the numbers, which pack_e2m1 rounds alike, or else the numbers as Float."""
+    owner = numbers.owner
+    name = owner.operand(numbers, call, "4-bit floats")
+    made = next(record for record in owner.records if name in record.outputs)
+    source = Tensor(str(made.inputs[0]), owner)
+    is_cast = made.op == "cast" and not source.dtype().is_stored
+    return source if is_cast else owner.ops.cast(Tensor(str(name), owner), DataType.Float)
 
-    def pairs_of(self, numbers: Tensor, axis: int, call: str) -> Tensor:
-        """e2m1[m, k]  ->  e2m1x2[m, k/2], in pairs along an axis."""
-        if isinstance(numbers, Packed) and numbers.along == axis:
-            return numbers.pairs
-        name = self._fd.operand(numbers, call, "4-bit floats")
-        made = next(record for record in self._fd.records if name in record.outputs)
-        if made.op == "cast":  # pack_e2m1 rounds as that cast does
-            wide = Tensor(str(made.inputs[0]), self._fd)
-        else:
-            wide = self.cast(Tensor(str(name), self._fd), DataType.Float)
-        size = self._fd.view_of(wide.name).shape[axis]
-        if size.is_const:
-            _half(size.value, call, axis)
-        else:  # a reshape that changes no even size, and refuses an odd one at the call
-            sizes: list[Any] = [*wide.shape()]
-            sizes[axis] = self.mul(self.div(sizes[axis], 2), 2)
-            wide = self.reshape(wide, sizes)
-        return self.pack_e2m1(*self._halves(wide, axis))
 
-    def _halves(self, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-        """Elements 0, 2, ... and 1, 3, ... of an axis."""
-        sizes, steps = x.shape(), [1 + (at == axis) for at in range(x.ndim)]
-        low, high = (
-            self.slice(x, [at * (step - 1) for step in steps], sizes, steps) for at in (0, 1)
-        )
-        return low, high
+def halves(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Elements 0, 2, ... and 1, 3, ... of an axis."""
+    ops, sizes, steps = x.owner.ops, x.shape(), [1 + (at == axis) for at in range(x.ndim)]
+    low, high = (ops.slice(x, [at * (one - 1) for one in steps], sizes, steps) for at in (0, 1))
+    return low, high
 
-    def result_of(
-        self, output: Any, alias: Any, order: Sequence[int] | None
-    ) -> tuple[Any, Sequence[int] | None]:
-        """A result as its pairs along the fastest axis of its memory, and its stride order."""
-        if not _is_numbers(output):
-            return output, order
-        view = self._fd.view_of((output if alias is None else alias).name)
-        memory = view.domain.allocation
-        if order:
-            memory = allocation_of(check_stride_order(order, len(memory)))
-        elif not (alias or isinstance(output, Packed) or view.domain.is_row_major):
-            order = stride_order_of(memory)
-        if not memory:
-            what, expected = "add_output: 4-bit floats", "a tensor with an axis, for pairs"
-            raise DefinitionError(what, expected=expected, got=str(view))
-        return self.pairs_of(output, memory[-1], "add_output"), order
+
+def along_sums(call: str, matrices: Sequence[Any]) -> list[Any]:
+    """The matrices of a product, 4-bit floats in pairs along the axis that it sums over."""
+    return [
+        pairs_of(one, axis % one.ndim, call) if _is_numbers(one) and one.ndim > 1 else one
+        for one, axis in zip(matrices, (-1, -2), strict=True)
+    ]
+
+
+def result_of(
+    output: Any, alias: Any, order: Sequence[int] | None
+) -> tuple[Any, Sequence[int] | None]:
+    """A result as its pairs along the fastest axis of its memory, and its stride order."""
+    if not _is_numbers(output):
+        return output, order
+    target = output if alias is None else alias
+    view = target.owner.view_of(target.name)
+    memory = view.domain.allocation
+    if not memory:
+        what, expected = "add_output: 4-bit floats", "a tensor with an axis, for pairs"
+        raise DefinitionError(what, expected=expected, got=str(view))
+    if order:
+        memory = allocation_of(check_stride_order(order, len(memory)))
+    elif not (alias or isinstance(output, Packed) or view.domain.is_row_major):
+        order = stride_order_of(memory)
+    return pairs_of(output, memory[-1], "add_output"), order
 
 
 def _is_numbers(value: Any) -> bool:

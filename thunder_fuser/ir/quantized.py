@@ -11,13 +11,15 @@ torch._scaled_mm takes such operands, with scales in tiles (`_in_tiles`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Owner, Value, checked
-from thunder_fuser.ir.packed import PAIRS, Packed, Packing, as_row
+from thunder_fuser.ir.kinds import F, Owner, Value, checked
+from thunder_fuser.ir.op_methods import OpMethods
+from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, halves
 from thunder_fuser.ir.values import Tensor
 
 # {type: numbers in a block}, as torch._scaled_mm has them
@@ -26,10 +28,24 @@ TILE = (128, 4)  # rows and columns of scales
 LARGEST_E2M1 = 6 * 448.0  # the largest number times the largest scale
 
 
-class Quantized(Packing):
+def as_row(name: str) -> Callable[[F], F]:
+    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
+    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
+
+
+class Quantized(OpMethods):
     """The ops that quantize in blocks."""
 
     _fd: Owner
+
+    @as_row("cast")
+    def cast(self, *args: Any, **kwargs: Any) -> Any:
+        """As the row of the table; Float4_e2m1fn_x2 is another name of its numbers' type."""
+        bound = OPS["cast"].bind(args, kwargs)
+        if bound["dtype"] is PAIRS:
+            bound["dtype"] = NUMBERS
+        is_same = bound["dtype"] is NUMBERS and isinstance(bound["arg"], Packed)
+        return bound["arg"] if is_same else super().cast(**bound)
 
     @checked
     def nv_block_quantize(
@@ -203,7 +219,7 @@ class Quantized(Packing):
             raise DefinitionError(f"{call}: input", expected=expected, got=str(view))
 
     def _to_float4(self, x: Tensor, global_scale: Any) -> tuple[Tensor, Tensor]:
-        low, high = (self._blocks(one, 8) for one in self._halves(x, x.ndim - 1))
+        low, high = (self._blocks(one, 8) for one in halves(x, x.ndim - 1))
         most = self.max(self.maximum(self.abs(low), self.abs(high)), [-1])
         if global_scale is not None:
             most = self.mul(most, global_scale)

@@ -183,8 +183,7 @@ class Evaluator:
             as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
-        own = to_torch_dtype(into)
-        scope = {**names, **attrs, **letters, "operands": operands, "own": own}
+        scope = {**names, **attrs, **letters, "operands": operands, "own": to_torch_dtype(into)}
         return eval(_code(record.op), _SCOPE, scope)
 
     def _chunked(

@@ -160,7 +160,7 @@ def _e2m1(x: torch.Tensor) -> torch.Tensor:
 
 def cast_e2m1(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A cast from or to 4-bit floats, of which each has a byte, in its low half."""
-    wide = unpack_e2m1(x.unsqueeze(-1))[..., 0] if x.dtype is _PACKED else x
+    wide = unpack_e2m1(x.unsqueeze(-1))[..., 0] if x.dtype is _PACKED else _wide(x)
     return _e2m1(wide).view(dtype) if dtype is _PACKED else wide.to(dtype)
 
 
