@@ -209,6 +209,18 @@ def test_pairs_stay_together_where_nothing_takes_them_apart(run: Runner) -> None
     assert equal(run.execute(fd, [x]), [x.t()])
 
 
+@pytest.mark.parametrize("sizes", [(0, 4), (3, 0), (1,), (2, 1, 3)])
+@pytest.mark.parametrize("static", [True, False])
+def test_few_packed_floats(run: Runner, sizes: tuple[int, ...], static: bool) -> None:
+    x = torch.arange(torch.Size(sizes).numel(), dtype=torch.uint8).reshape(sizes).view(PACKED)
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x, static)
+    fd.add_output(fd.ops.reshape(t, [-1 if 0 not in sizes else 0]))
+    fd.add_output(fd.ops.cast(fd.ops.neg(fd.ops.cast(t, DataType.Float)), FLOAT4))
+    codes = numbers_of(x)
+    assert equal(run.execute(fd, [x]), [pairs_of(codes.reshape(-1)), pairs_of(codes ^ 8)])
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, E4M3, torch.bool])
 def test_other_types_become_4_bit_floats(run: Runner, dtype: torch.dtype) -> None:
     """At once, through a move, cast twice, and cast on."""

@@ -57,7 +57,9 @@ def in_memory(
     if shape[along] > 0:
         _check_even(shape[along], "define_tensor", along)
     sizes = [size if size < 0 else size // part for size, part in zip(shape, parts, strict=True)]
-    return sizes, strides and [s * part // 2 for s, part in zip(strides, parts, strict=True)]
+    if strides is None:
+        return sizes, None
+    return sizes, [stride * part // 2 for stride, part in zip(strides, parts, strict=True)]
 
 
 def _check_even(size: int, call: str, axis: int) -> None:
@@ -104,8 +106,12 @@ def _unrounded(numbers: Tensor, call: str) -> Tensor:
 
 def halves(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Elements 0, 2, ... and 1, 3, ... of an axis."""
-    ops, sizes, steps = x.owner.ops, x.shape(), [1 + (at == axis) for at in range(x.ndim)]
-    low, high = (ops.slice(x, [at * (one - 1) for one in steps], sizes, steps) for at in (0, 1))
+    ops, sizes, rank = x.owner.ops, x.shape(), range(x.ndim)
+    steps = [1 + (at == axis) for at in rank]
+    low, high = (
+        ops.slice(x, [start if at == axis else 0 for at in rank], sizes, steps)
+        for start in (0, ops.minimum(sizes[axis], 1))  # an empty axis has no element 1
+    )
     return low, high
 
 
