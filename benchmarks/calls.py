@@ -21,10 +21,10 @@ from torch import nn
 import thunder_fuser
 from benchmarks.clock import wait
 from thunder_fuser import fuser
-from thunder_fuser.executors.calls import Known, short_way_of
-from thunder_fuser.executors.environment import environment
-from thunder_fuser.executors.guards import Guard
 from thunder_fuser.explain.blocks import SMALL, make_block, make_input
+from thunder_fuser.fast_path.calls import Known, short_way_of
+from thunder_fuser.fast_path.guards import Guard
+from thunder_fuser.fast_path.torch_state import environment
 
 # Turns of each call, about how long one takes, and how many calls it has at most: more launches
 # would wait for the device.

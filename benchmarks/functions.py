@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from benchmarks.clock import medians
 from benchmarks.options import add_device
 from benchmarks.report import Report
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 SHAPE = {"cuda": (8192, 4096), "cpu": (1024, 1024)}
 SECONDS = 1.0  # of running, for all contenders of one point together

@@ -18,7 +18,7 @@ from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
 from thunder_fuser.runtime.binaries import binaries
 from thunder_fuser.target import Target, named

@@ -19,7 +19,7 @@ from benchmarks.kernels.operation import make_definition
 from benchmarks.kernels.points import OPERATIONS
 from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.host.dispatch import make_dispatch
 
 SHAPE = (32, 32)

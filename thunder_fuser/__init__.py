@@ -29,8 +29,8 @@ warnings.filterwarnings("ignore", message="transformer_engine module not found!"
 if TYPE_CHECKING:
     from thunder_fuser.cache.trie import FusionCache
     from thunder_fuser.definition import FusionDefinition
-    from thunder_fuser.executors.calls import jit
     from thunder_fuser.executors.fuser import fuser
+    from thunder_fuser.fast_path.calls import jit
     from thunder_fuser.host.bind import AllocatedTensor
     from thunder_fuser.host.kernel_profiles import PythonProfiler
     from thunder_fuser.runtime.torch_types import torch_dtype_to_nvfuser_dtype
@@ -44,7 +44,7 @@ else:
         "PythonProfiler": "host.kernel_profiles",
         "Schedule": "schedule.given",
         "fuser": "executors.fuser",
-        "jit": "executors.calls",
+        "jit": "fast_path.calls",
         "torch_dtype_to_nvfuser_dtype": "runtime.torch_types",
     }
 

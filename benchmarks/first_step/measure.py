@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.clock import wait
 from benchmarks.whole_models.zoo import ENTRIES
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.runtime.binaries import binaries
 from thunder_fuser.stages import timed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.bounds import Bound
 from benchmarks.saved_memory.measure import Kept, Part
-from thunder_fuser.executors.live import Timeline
+from thunder_fuser.explain.live_memory import Timeline
 from thunder_fuser.explain.table import kib
 
 POLICIES = ("none", "time", "budget(0.5)", "memory")

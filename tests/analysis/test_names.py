@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionCache, FusionDefinition
 from thunder_fuser.analysis.names import LONGEST
-from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain import kernels
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
 from thunder_fuser.runtime import cuda, toolchain
 from thunder_fuser.runtime.binaries import binaries

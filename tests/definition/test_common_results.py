@@ -8,7 +8,7 @@ import torch
 from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 
 @pytest.mark.parametrize("results", [2, 3])

@@ -15,7 +15,7 @@ import torch
 from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 

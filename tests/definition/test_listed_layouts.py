@@ -11,7 +11,7 @@ from helpers.cases import Runner, ints, rand
 
 from thunder_fuser import DataType, FusionDefinition, fuser
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.callables import callable_of
+from thunder_fuser.executors.run.region_callable import callable_of
 
 
 def test_contiguity_with_stride_order(run: Runner) -> None:

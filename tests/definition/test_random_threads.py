@@ -16,7 +16,7 @@ from helpers.cases import TARGETS
 from helpers.random_numbers import numbers
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime import random
 

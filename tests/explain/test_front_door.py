@@ -22,8 +22,8 @@ from torch import nn
 
 from thunder_fuser import explain, fuser
 from thunder_fuser.errors import FallbackWarning, InputError
-from thunder_fuser.executors.traces import Jitted, jit
 from thunder_fuser.explain import kernels, profile, report, saved, timeline, why
+from thunder_fuser.explain.jitted import Jitted, jit
 from thunder_fuser.explain.reports import FusionReport
 from thunder_fuser.stages import timed
 

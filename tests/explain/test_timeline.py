@@ -16,9 +16,9 @@ from benchmarks.models import make_model
 from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.live import Call, Timeline, timeline
-from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import SMALL, make_input
+from thunder_fuser.explain.jitted import jit
+from thunder_fuser.explain.live_memory import Call, Timeline, timeline
 from thunder_fuser.explain.memory import plot, points
 
 KIB = 1024

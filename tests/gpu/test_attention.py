@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
 
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain.jitted import final_traces, jit
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -17,10 +17,10 @@ from thunder.extend import OperatorExecutor
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning
-from thunder_fuser.executors.cuda_graphs import cuda_graphs_of, pieces_in
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.executors.cuda_graphs.transform import cuda_graphs_of, pieces_in
 from thunder_fuser.explain.accuracy import results
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
+from thunder_fuser.explain.jitted import final_traces, jit
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

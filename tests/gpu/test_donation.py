@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

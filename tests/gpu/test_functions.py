@@ -7,10 +7,10 @@ import pytest
 import torch
 from helpers.torch_samples import assert_as_good, called, doubled, known, samples
 
-from thunder_fuser.executors.functions import FUNCTIONS
-from thunder_fuser.executors.functions.define import Rewrite
-from thunder_fuser.executors.functions.pointwise import CASTS
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
+from thunder_fuser.functions import FUNCTIONS
+from thunder_fuser.functions.define import Rewrite
+from thunder_fuser.functions.pointwise import CASTS
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from helpers.graph_scenarios import Block, equal, step
 
 from thunder_fuser.errors import GraphWarning
-from thunder_fuser.executors.cuda_graphs import cuda_graphs_of
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.cuda_graphs.transform import cuda_graphs_of
+from thunder_fuser.explain.jitted import jit
 
 pytestmark = [
     pytest.mark.gpu,

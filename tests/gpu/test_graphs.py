@@ -11,9 +11,9 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 
 from thunder_fuser import fuser
 from thunder_fuser.errors import LaunchError
-from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.accuracy import results
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
+from thunder_fuser.explain.jitted import jit
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

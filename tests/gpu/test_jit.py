@@ -13,7 +13,7 @@ from torch import nn
 
 import thunder_fuser
 from thunder_fuser import fuser
-from thunder_fuser.executors.calls import short_way_of
+from thunder_fuser.fast_path.calls import short_way_of
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain import profile
+from thunder_fuser.explain.jitted import jit
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -21,8 +21,8 @@ from torch import nn
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.executors.cuda_graphs import why_on_host
-from thunder_fuser.executors.overlap import Finder, _calls
+from thunder_fuser.executors.cuda_graphs.transform import why_on_host
+from thunder_fuser.executors.overlap.find import Finder, _calls
 from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 

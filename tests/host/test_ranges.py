@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.executors.traces import fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
 from thunder_fuser.host import dispatch, ranges
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.host.native import native

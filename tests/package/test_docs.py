@@ -30,12 +30,12 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, plan_segments, schedule
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.executors.functions import TABLES
-from thunder_fuser.executors.functions.define import Composite
 from thunder_fuser.executors.pipeline import TRACE_PASSES, read_trace
+from thunder_fuser.executors.record.record import layout_of, record_region
 from thunder_fuser.executors.regions.claim import claim
 from thunder_fuser.executors.regions.plan import NO_MEMORY
-from thunder_fuser.executors.translate import layout_of, record_region
+from thunder_fuser.functions import TABLES
+from thunder_fuser.functions.define import Composite
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text

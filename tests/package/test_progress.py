@@ -16,7 +16,7 @@ import torch
 
 from thunder_fuser import progress
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
 
 TESTS = Path(__file__).parents[1]

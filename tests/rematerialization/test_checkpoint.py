@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.traces import final_traces, jit, recomputation_of
 from thunder_fuser.explain import saved
+from thunder_fuser.explain.jitted import final_traces, jit, recomputation_of
 from thunder_fuser.trace.proxies import FENCES, makes, parts, reads
 
 POLICIES = ("none", "time", "memory", "budget(0.5)", "save_only()")

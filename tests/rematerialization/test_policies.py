@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.models import MODELS, arguments
 
-from thunder_fuser.executors.traces import jit, recomputation_of
+from thunder_fuser.explain.jitted import jit, recomputation_of
 
 POLICIES = ("none", "time", "memory")
 MORE = ("budget(0.5)", "save_only()")  # of the smallest model alone: compiling takes seconds

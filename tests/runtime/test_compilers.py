@@ -29,7 +29,7 @@ from thunder_fuser.errors import (
     SlowCompileWarning,
     ToolchainError,
 )
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
 from thunder_fuser.runtime import processes, toolchain
 from thunder_fuser.store.store import Store, current_store

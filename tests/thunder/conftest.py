@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_fuser.executors.callables import Compile
 from thunder_fuser.executors.fuser import ThunderFuser
+from thunder_fuser.executors.run.region_callable import Compile
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.record import Definition

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
 
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": torch.sigmoid,

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import claims_of, final_traces, fusions_of, jit
 from thunder_fuser.explain import report
+from thunder_fuser.explain.jitted import claims_of, final_traces, fusions_of, jit
 
 Function = Callable[[Any, Any], Any]
 CASES: dict[str, Function] = {}

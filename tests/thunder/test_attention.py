@@ -16,10 +16,10 @@ from thunder.core import devices, dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import detached_trace
 
-from thunder_fuser.executors.functions import attention
-from thunder_fuser.executors.functions.define import Composite
-from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import why
+from thunder_fuser.explain.jitted import final_traces, jit
+from thunder_fuser.functions import attention
+from thunder_fuser.functions.define import Composite
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SHAPE, KEYS = (2, 3, 5, 8), (2, 3, 7, 8)  # [B, H, L, E], [B, H, S, E]

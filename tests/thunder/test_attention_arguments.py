@@ -21,9 +21,9 @@ from thunder.core.langctxs import Languages, langctx
 from thunder.core.prims import PrimIDs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from thunder_fuser.executors.functions import index_masks
-from thunder_fuser.executors.functions.index_masks import kind_of
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain.jitted import final_traces, jit
+from thunder_fuser.functions import index_masks
+from thunder_fuser.functions.index_masks import kind_of
 from thunder_fuser.trace.proxies import parts
 
 LENGTH, KEYS = 5, 7

@@ -20,9 +20,9 @@ from thunder.executors.utils import SpdaBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from thunder_fuser.executors.functions import attention
-from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import why
+from thunder_fuser.explain.jitted import final_traces, jit
+from thunder_fuser.functions import attention
 from thunder_fuser.runtime import torch_calls
 
 BATCH, HEADS, WIDTH, SEED = 3, 2, 8, 71

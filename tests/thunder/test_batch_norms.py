@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, rms, with_gradients
 from torch import nn
 
-from thunder_fuser.executors.traces import fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

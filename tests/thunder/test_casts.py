@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_fuser.executors.functions import pointwise
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
+from thunder_fuser.functions import pointwise
 
 CASTS = [id.removeprefix("Tensor.") for id in pointwise.CASTS]
 NUMBERS = torch.tensor([[0.0, -0.0, 0.4], [1.5, 2.9, 100.25]])

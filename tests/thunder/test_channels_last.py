@@ -11,7 +11,7 @@ from thunder import last_backward_traces, last_traces
 from torch import nn
 
 from thunder_fuser.executors.stride_orders import convolutions as of_convolutions
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from helpers.exactness import with_gradients
 from torch import Tensor
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 TURNS = torch.polar(torch.ones(5, 4), torch.linspace(0, 3, 20).reshape(5, 4))
 

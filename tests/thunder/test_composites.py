@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
 
-from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import report
+from thunder_fuser.explain.jitted import final_traces, jit
 
 Sizes = tuple[tuple[int, ...], ...]
 

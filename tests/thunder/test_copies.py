@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 Op = Callable[[Any], Any]
 

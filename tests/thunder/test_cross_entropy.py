@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
 
 from thunder_fuser.errors import EmulatorError
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.explain import report, why
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 
 ROWS, CLASSES = 7, 37
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -21,11 +21,11 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
-from thunder_fuser.executors.capture import compact
-from thunder_fuser.executors.cuda_graphs import CudaGraphs, on_host, pieces_in
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.executors.cuda_graphs.replay import compact
+from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs, on_host, pieces_in
 from thunder_fuser.explain import report
 from thunder_fuser.explain.captured import captured_in
+from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.runtime.cuda_graphs import memory_like
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.traces import Jitted, fusions_of, jit
+from thunder_fuser.explain.jitted import Jitted, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
 
 SIZES = (12, 16)

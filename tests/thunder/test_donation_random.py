@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from thunder_fuser.executors import callables
-from thunder_fuser.executors.traces import jit
-from thunder_fuser.executors.without_kernel import torch_function
+from thunder_fuser.executors.record.torch_function import torch_function
+from thunder_fuser.executors.run import region_callable as callables
+from thunder_fuser.explain.jitted import jit
 
 CALLS = (
     "{a} @ {b}", "F.linear({a}, {b})", "{a}.t()", "{a}.reshape(64).reshape(8, 8)", "{a}.detach()",

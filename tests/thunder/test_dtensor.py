@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from thunder_fuser import fuser, options
 from thunder_fuser.errors import CompileError
-from thunder_fuser.executors.callables import callable_of
+from thunder_fuser.executors.run.region_callable import callable_of
 
 WHOLE = Replicate()
 

@@ -31,8 +31,8 @@ from thunder_fuser.errors import (
     OptionError,
     ToolchainError,
 )
-from thunder_fuser.executors.traces import Jitted
 from thunder_fuser.explain import dump
+from thunder_fuser.explain.jitted import Jitted
 from thunder_fuser.options import options
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.threads import BACKGROUND

@@ -15,8 +15,8 @@ import thunder
 import torch
 from torch import nn
 
-from thunder_fuser.executors import fast_helpers
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
+from thunder_fuser.thunder_patches import interpreter_helpers as fast_helpers
 
 SIZES = [1, 2]
 

@@ -30,8 +30,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.core.trace_interpreter import TraceSubstitutionProcessor
 from thunder.distributed import prims as distributed
 
-from thunder_fuser.executors import fast_passes, fast_symbols
 from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.thunder_patches import bound_symbols, passes
 
 Pair = namedtuple("Pair", "one other")
 
@@ -64,39 +64,39 @@ TREES: tuple[Any, ...] = (
 @pytest.mark.parametrize("name", ["tree_flatten", "tree_flatten_with_dataclass"])
 def test_leaves_and_structures_are_the_same(name: str, tree: Any) -> None:
     of_thunder = {
-        "tree_flatten": fast_passes._flatten_of_thunder,
-        "tree_flatten_with_dataclass": fast_passes._peel_of_thunder,
+        "tree_flatten": passes._flatten_of_thunder,
+        "tree_flatten_with_dataclass": passes._peel_of_thunder,
     }[name]
     try:
         expected = of_thunder(tree)
     except TypeError as error:
         with pytest.raises(TypeError) as caught:
-            getattr(fast_passes, name)(tree)
+            getattr(passes, name)(tree)
         assert str(caught.value) == str(error)
     else:
-        leaves, spec = getattr(fast_passes, name)(tree)
+        leaves, spec = getattr(passes, name)(tree)
         assert leaves == expected[0] and spec == expected[1]
         assert optree.tree_unflatten(spec, leaves) == tree
 
 
 def test_proxies_and_what_is_in_dataclasses_are_leaves() -> None:
     one = proxy()
-    assert fast_passes.tree_flatten(one)[0] == [one]
-    assert fast_passes.tree_flatten_with_dataclass((one, 1))[0] == [one, 1]
+    assert passes.tree_flatten(one)[0] == [one]
+    assert passes.tree_flatten_with_dataclass((one, 1))[0] == [one, 1]
     for tree in (Output(one), (Output(one, [2]), 3), {"a": [Output(one)]}):
-        leaves, spec = fast_passes.tree_flatten_with_dataclass(tree)
+        leaves, spec = passes.tree_flatten_with_dataclass(tree)
         assert any(leaf is one for leaf in leaves)
-        assert (leaves, spec) == fast_passes._peel_of_thunder(tree)
+        assert (leaves, spec) == passes._peel_of_thunder(tree)
 
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_bound_symbols_have_the_same_leaves(tree: Any) -> None:
     one = proxy()
-    expected = fast_passes._peel_of_thunder(((tree, one), {"b": tree, "a": 1}))[0]
+    expected = passes._peel_of_thunder(((tree, one), {"b": tree, "a": 1}))[0]
     made = BoundSymbol(prims.add, (tree, one), {"b": tree, "a": 1}, tree)
     assert made.flat_args == expected and list(made.flat_proxy_args) == [one]
     made = BoundSymbol(prims.add, (), {}, (tree, one))
-    assert made.flat_outs == fast_passes._peel_of_thunder((tree, one))[0]
+    assert made.flat_outs == passes._peel_of_thunder((tree, one))[0]
 
 
 def test_a_result_of_unknown_type_is_refused_as_before() -> None:
@@ -121,7 +121,7 @@ def test_proxies_are_swapped_as_before(skipped: tuple[bool, ...]) -> None:
     for tree in (*TREES, Output(one, [other]), [one, {"b": other}]):
         bsym = with_all(tree, one, other)
         found = bsym.from_bsym_swap_proxies(chain, *skipped)
-        expected = fast_symbols._swap_of_thunder(bsym, chain, *skipped)
+        expected = bound_symbols._swap_of_thunder(bsym, chain, *skipped)
         assert told(found) == told(expected) and found is not bsym
     assert bsym.from_bsym_swap_proxies({}) is bsym
 
@@ -130,17 +130,17 @@ def test_proxies_in_collections_and_in_circles() -> None:
     one, other = map(proxy, ("t1", "t2"))
     with tracectx(TraceCtx(None)):
         box = CollectionProxy([one, {"a": one}], name="C0")
-    assert fast_symbols.swapped((box,), {variableify(one): other}) == (box,)
+    assert bound_symbols.swapped((box,), {variableify(one): other}) == (box,)
     assert box.collection() == [other, {"a": other}]
     with pytest.raises(RuntimeError, match="Detected a cycle"):
-        fast_symbols.swapped(one, {variableify(one): other, variableify(other): one})
+        bound_symbols.swapped(one, {variableify(one): other, variableify(other): one})
 
 
 def test_a_long_chain_of_replacements_is_followed_once() -> None:
     """Each write in place adds a link: a loop of 2048 followed two million."""
     proxies = [proxy(f"t{at}") for at in range(100)]
     links = {variableify(a): b for a, b in pairwise(proxies)}
-    assert fast_symbols.swapped((proxies[3],), links) == (proxies[-1],)
+    assert bound_symbols.swapped((proxies[3],), links) == (proxies[-1],)
     assert links[variableify(proxies[3])] is proxies[-1]
     assert links[variableify(proxies[50])] is proxies[-1]
     assert links[variableify(proxies[2])] is proxies[3]
@@ -154,7 +154,7 @@ def test_producers_are_the_same() -> None:
         BoundSymbol(prims.comment, ("text",), {}, one), BoundSymbol(prims.neg, (one,), {}, third),
     ]  # fmt: skip
     for given in ({}, {"_map_to_numbers": True}):
-        expected = fast_symbols._producers_of_thunder(made, **given)._dict
+        expected = bound_symbols._producers_of_thunder(made, **given)._dict
         assert utils.producers(made, **given)._dict == expected
     assert expected == {"t2": 0, "t3": 2}
 
@@ -163,8 +163,8 @@ def test_what_is_printed_is_the_same() -> None:
     one, thing = proxy(), object()
     for tree in (*TREES, (), [], {}, {"b": one, "a": thing}, (one, thing), Output(one)):
         found, expected = ({"import_ctx": {}, "object_ctx": {}} for _ in range(2))
-        made = fast_symbols.to_printable(TraceCtx(None), (tree, [tree]), **found)
-        other = fast_symbols._print_of_thunder(TraceCtx(None), (tree, [tree]), **expected)
+        made = bound_symbols.to_printable(TraceCtx(None), (tree, [tree]), **found)
+        other = bound_symbols._print_of_thunder(TraceCtx(None), (tree, [tree]), **expected)
         hidden = [re.sub("0x[0-9a-f]+", "0x", repr(one)) for one in (made, other)]
         assert found == expected and hidden[0] == hidden[1]
         bsym = BoundSymbol(prims.add, (tree,), {"a": tree}, one)
@@ -176,9 +176,9 @@ def test_functions_of_leaves() -> None:
     one = proxy()
     for trees in (([], []), ([one, 1, None], [2, one, one]), ([[one], 1], [[2], 3]), ([one],)):
         found = [utils.safe_map_flat(lambda *leaves: leaves, *trees)]
-        assert found == [fast_symbols._map_of_thunder(lambda *leaves: leaves, *trees)]
+        assert found == [bound_symbols._map_of_thunder(lambda *leaves: leaves, *trees)]
     for tree in (*TREES, one, [one, {"a": one}]):
-        assert pytree.tree_map(repr, tree) == fast_symbols._tree_of_thunder(repr, tree)
+        assert pytree.tree_map(repr, tree) == bound_symbols._tree_of_thunder(repr, tree)
     assert pytree.tree_map(max, 1, 2) == 2 and pytree.tree_map is transform_common.tree_map
     with pytest.raises(AssertionError, match="layout mismatch"):
         utils.safe_map_flat(max, [one], [one, one])
@@ -206,7 +206,7 @@ def traced() -> TraceCtx:
 @pytest.mark.parametrize("needed", [None, {"t0"}])
 def test_dead_code_is_the_same(needed: set[str] | None) -> None:
     texts, wanted = [], []
-    for function in (transform_common.dce, fast_symbols._dce_of_thunder):
+    for function in (transform_common.dce, bound_symbols._dce_of_thunder):
         trace = traced()
         made = [out for one in trace.bound_symbols for out in one.flat_proxy_outs]
         also = None if needed is None else {variableify(o) for o in made if o.name in needed}
@@ -222,7 +222,7 @@ def test_a_guard_is_added_once() -> None:
     one, other = map(proxy, ("t1", "t2"))
     same = [(print, one, 1), (print, one, 1), (print, one, 2), (print, other, 1), (print, one)]
     added = []
-    for add in (jit_ext.JitCtx.add_constraint, fast_symbols._add_of_thunder):
+    for add in (jit_ext.JitCtx.add_constraint, bound_symbols._add_of_thunder):
         context = jit_ext.JitCtx.__new__(jit_ext.JitCtx)
         context._constraints = []
         for constraint in (*same, (str, one, other), (str, one, other), *same):
@@ -232,12 +232,12 @@ def test_a_guard_is_added_once() -> None:
 
 
 def test_thunder_calls_them() -> None:
-    assert transform_common.dce is thunder.dce is fast_symbols.dce
-    assert trace_interpreter.safe_map_flat is fast_symbols.safe_map_flat
-    assert codeutils.to_printable is fast_symbols.to_printable
-    assert utils.producers is fast_symbols.producers
-    assert symbol.tree_flatten_with_dataclass is fast_passes.tree_flatten_with_dataclass
-    assert utils.tree_flatten is pytree.tree_flatten is fast_passes.tree_flatten
+    assert transform_common.dce is thunder.dce is bound_symbols.dce
+    assert trace_interpreter.safe_map_flat is bound_symbols.safe_map_flat
+    assert codeutils.to_printable is bound_symbols.to_printable
+    assert utils.producers is bound_symbols.producers
+    assert symbol.tree_flatten_with_dataclass is passes.tree_flatten_with_dataclass
+    assert utils.tree_flatten is pytree.tree_flatten is passes.tree_flatten
 
 
 def test_arguments_are_bound_as_before() -> None:
@@ -274,7 +274,7 @@ def claims(monkeypatch: pytest.MonkeyPatch, **given: Any) -> int:
 def test_operations_are_claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     alone, ours = claims(monkeypatch, executors=[]), claims(monkeypatch, executors=[fuser])
     assert ours == alone - 1
-    monkeypatch.setattr(fast_passes, "_waits", lambda trace: True)
+    monkeypatch.setattr(passes, "_waits", lambda trace: True)
     assert claims(monkeypatch, executors=[fuser]) == alone
 
 
@@ -282,10 +282,10 @@ def test_a_trace_that_waits_for_a_collective() -> None:
     """The primitive of Thunder may be a part of a bound symbol."""
     trace = TraceCtx(None)
     trace.bound_symbols = [symbol.BoundSymbol(prims.add, (1, 2), {}, 3)]
-    assert not fast_passes._waits(trace)
+    assert not passes._waits(trace)
     wait = symbol.BoundSymbol(distributed.wait, (), {}, None)
     trace.bound_symbols.append(symbol.BoundSymbol(prims.add, (1, 2), {}, 3, (wait,)))
-    assert fast_passes._waits(trace)
+    assert passes._waits(trace)
 
 
 def test_a_model_returns_a_dataclass() -> None:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from thunder.core import interpreter
 from torch import nn
 
-from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
+from thunder_fuser.explain.jitted import jit
 
 SCALE = 2.0
 WEIGHT = torch.full((4,), 3.0)

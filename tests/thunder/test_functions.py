@@ -14,15 +14,15 @@ from helpers.torch_samples import Call, assert_as_good, called, doubled, known, 
 from thunder import torch as ltorch
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.executors.functions import FUNCTIONS, TABLES
-from thunder_fuser.executors.functions.attention import grouped_attention
-from thunder_fuser.executors.functions.batch_norms import batch_norm_in_training
-from thunder_fuser.executors.functions.collectives import COLLECTIVES
-from thunder_fuser.executors.functions.define import Rewrite
-from thunder_fuser.executors.functions.kernels import OTHERS
-from thunder_fuser.executors.functions.pointwise import CASTS
-from thunder_fuser.executors.functions.recurrent import RECURRENT
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
+from thunder_fuser.functions import FUNCTIONS, TABLES
+from thunder_fuser.functions.attention import grouped_attention
+from thunder_fuser.functions.batch_norms import batch_norm_in_training
+from thunder_fuser.functions.collectives import COLLECTIVES
+from thunder_fuser.functions.define import Rewrite
+from thunder_fuser.functions.kernels import OTHERS
+from thunder_fuser.functions.pointwise import CASTS
+from thunder_fuser.functions.recurrent import RECURRENT
 
 # How many of torch's samples, by type.
 SAMPLES = {torch.float32: 4, torch.bfloat16: 2, torch.int64: 1, torch.bool: 1}

@@ -22,8 +22,8 @@ from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser import options
 from thunder_fuser.errors import CompileError, DefinitionError, LaunchError, OptionError
-from thunder_fuser.executors.callables import callable_of
 from thunder_fuser.executors.fuser import ThunderFuser, compile_region
+from thunder_fuser.executors.run.region_callable import callable_of
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -11,7 +11,7 @@ import thunder
 import torch
 
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.garbage import full_collections_wait
+from thunder_fuser.thunder_patches.garbage import full_collections_wait
 
 BEFORE = gc.get_threshold()
 

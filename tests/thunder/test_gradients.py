@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.exactness import with_gradients
 
-from thunder_fuser.executors.traces import fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
 
 Function = Callable[..., Any]
 ROWS: dict[str, Function] = {

@@ -13,7 +13,7 @@ from helpers.torch_samples import assert_as_good, called, doubled
 from thunder.dynamo import thunderfx
 
 from thunder_fuser import fuser
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 
 ENDS = torch.tensor([4, 4, 16], dtype=torch.int32)  # the second group is empty
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

@@ -10,7 +10,7 @@ import pytest
 import thunder
 import torch
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 Function = Callable[..., Any]
 INDEX = torch.tensor([1, 3])

@@ -14,10 +14,10 @@ from thunder.core.prims import PrimIDs
 
 import thunder_fuser
 from thunder_fuser.errors import OutOfRangeError
-from thunder_fuser.executors.callables import callable_of
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.executors.indexing import INDEXING
-from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.run.region_callable import callable_of
+from thunder_fuser.executors.support.index_rows import INDEXING
+from thunder_fuser.executors.support.rows import Row
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 

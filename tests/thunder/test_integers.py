@@ -14,7 +14,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 Op = Callable[[Any, Any], Any]
 

@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import FuserError
-from thunder_fuser.executors import calls
-from thunder_fuser.executors.calls import SPLIT, short_way_of
 from thunder_fuser.explain import kernels, report
 from thunder_fuser.explain.blocks import SMALL, make_block, make_input
+from thunder_fuser.fast_path import calls
+from thunder_fuser.fast_path.calls import SPLIT, short_way_of
 
 Tensors = Sequence[torch.Tensor]
 JITS: list[Callable[..., Any]] = [

@@ -16,9 +16,9 @@ from helpers.exactness import assert_as_exact_as_eager, with_gradients
 from thunder.core.symbol import BoundSymbol
 from torch import nn
 
-from thunder_fuser.executors.functions import kernels
-from thunder_fuser.executors.functions.kernels import CONVOLUTIONS, OTHERS
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain.jitted import final_traces, jit
+from thunder_fuser.functions import kernels
+from thunder_fuser.functions.kernels import CONVOLUTIONS, OTHERS
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from thunder.core.symbol import BoundSymbol
 
 import thunder_fuser
 from benchmarks.compile_time.layers import residual, step
-from thunder_fuser.executors.traces import claims_of, fusions_of, jit
+from thunder_fuser.explain.jitted import claims_of, fusions_of, jit
 from thunder_fuser.trace.proxies import makes, reads
 
 MOST = 0  # objects a region, beyond Thunder's own; there were 102
 
 SCRIPT = """
 import gc, json, thunder
-from thunder_fuser.executors.traces import claims_of, jit
+from thunder_fuser.explain.jitted import claims_of, jit
 from benchmarks.compile_time.layers import residual, step
 
 def jit_alone(function):

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, rms, with_gradients
 
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.explain import saved
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 
 Shape = tuple[int, ...]
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Shape, ...]]] = {

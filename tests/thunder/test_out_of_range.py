@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 import thunder_fuser
 from thunder_fuser.errors import OutOfRangeError
-from thunder_fuser.executors.traces import fusions_of
 from thunder_fuser.explain import report
+from thunder_fuser.explain.jitted import fusions_of
 from thunder_fuser.explain.programs import compiled
 
 HERE = __file__

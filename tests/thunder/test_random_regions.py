@@ -15,8 +15,8 @@ from thunder.core.proxies import TensorProxy
 from torch.utils.checkpoint import checkpoint
 
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.traces import claims_of, final_traces
-from thunder_fuser.executors.without_kernel import torch_function
+from thunder_fuser.executors.record.torch_function import torch_function
+from thunder_fuser.explain.jitted import claims_of, final_traces
 from thunder_fuser.runtime.random import draw, uniform
 
 SHAPE = (48, 64)

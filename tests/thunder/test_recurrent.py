@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 
 STEPS = 3
 CELLS: dict[str, Any] = {

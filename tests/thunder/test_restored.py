@@ -14,10 +14,10 @@ from thunder import last_backward_traces, last_traces
 from torch import nn
 from torch.nn import functional as F
 
-from thunder_fuser.executors.functions import kernels
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.stride_orders import convolutions
-from thunder_fuser.executors.traces import fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
+from thunder_fuser.functions import kernels
 
 SIZES = (2, 8, 6, 8)
 

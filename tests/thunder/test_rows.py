@@ -17,10 +17,10 @@ from thunder_fuser import fuser as compiled_fuser
 from thunder_fuser import options
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.executors.indexing import INDEXING
-from thunder_fuser.executors.rows import Row
-from thunder_fuser.executors.support import ROWS
-from thunder_fuser.executors.types import ARITHMETIC
+from thunder_fuser.executors.support.check import ROWS
+from thunder_fuser.executors.support.dtypes import ARITHMETIC
+from thunder_fuser.executors.support.index_rows import INDEXING
+from thunder_fuser.executors.support.rows import Row
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 import thunder_fuser
 from thunder_fuser import fuser
-from thunder_fuser.executors import cuda_graphs
-from thunder_fuser.executors.cuda_graphs import CudaGraphs, pieces_in
-from thunder_fuser.executors.traces import final_traces
+from thunder_fuser.executors.cuda_graphs import transform as cuda_graphs
+from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs, pieces_in
+from thunder_fuser.explain.jitted import final_traces
 
 functional = nn.functional
 with_fuser = partial(thunder.jit, executors=[fuser])

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain import kernels
+from thunder_fuser.explain.jitted import jit
 
 WIDTH = 64
 

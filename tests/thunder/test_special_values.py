@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 Function = Callable[..., torch.Tensor]
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

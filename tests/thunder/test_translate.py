@@ -12,10 +12,10 @@ from thunder.core.proxies import FloatProxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.executors.pipeline import read_trace
+from thunder_fuser.executors.record.record import Layout, TypedRecorder, layout_of, record_region
 from thunder_fuser.executors.regions.claim import Formed
 from thunder_fuser.executors.regions.plan import NO_MEMORY
-from thunder_fuser.executors.traces import jit
-from thunder_fuser.executors.translate import Layout, TypedRecorder, layout_of, record_region
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.record import definition_text

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.executors.traces import fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
 from thunder_fuser.explain.programs import compiled
 
 Function = Callable[[torch.Tensor], torch.Tensor]

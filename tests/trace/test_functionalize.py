@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from thunder_fuser import fuser
 from thunder_fuser.executors import fuser as of_fuser
 from thunder_fuser.executors.pipeline import read_trace
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.trace.functionalize import functionalize
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES
@@ -264,7 +264,7 @@ def program(steps: Any, wanted: Any) -> Function:
     return run
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(PROGRAMS)
 def test_random_programs(drawn: Any) -> None:
     """As eager torch, if Thunder alone is: integers, whose sums and products are exact."""

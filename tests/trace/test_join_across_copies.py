@@ -16,7 +16,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.join_across_copies import join_across_copies

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser.executors.pipeline import TRACE_PASSES
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.trace.passes import Pass
 from thunder_fuser.trace.permutations import take_in_old_order
 from thunder_fuser.trace.prepared import Prepared

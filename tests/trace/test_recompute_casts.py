@@ -12,7 +12,7 @@ import torch
 from helpers.cases import rand
 
 from thunder_fuser.executors.pipeline import read_trace
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.casts import recompute_casts

@@ -19,7 +19,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.torchex import ex as torch_executor
 
-from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.op import Op, Reject

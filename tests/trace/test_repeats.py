@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from thunder_fuser.executors.traces import jit, recomputation_of
+from thunder_fuser.explain.jitted import jit, recomputation_of
 
 SHAPE = BATCH, HEADS, LENGTH, WIDTH = 4, 4, 256, 32
 TABLE = (LENGTH, WIDTH)

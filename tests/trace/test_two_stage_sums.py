@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16

@@ -25,21 +25,8 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.ahead import Prepare, Prepared, jobs_of, keys_of
-from thunder_fuser.executors.asked import check_options, options_of_jit
-from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
-from thunder_fuser.executors.comments import Comments
-from thunder_fuser.executors.complex_gradients import conjugate_gradients
-from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
-from thunder_fuser.executors.fast_passes import claim_once, pass_fast
-from thunder_fuser.executors.fast_tracing import trace_fast
-from thunder_fuser.executors.functional_writes import write_as_values
-from thunder_fuser.executors.functions import composite_of, register, why_apart
-from thunder_fuser.executors.garbage import collect_later
-from thunder_fuser.executors.gradients import GRADIENTS
-from thunder_fuser.executors.kept import fuses_last, keep_regions
-from thunder_fuser.executors.limits import explain_limits
-from thunder_fuser.executors.operands import treat_as_torch
+from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
+from thunder_fuser.executors.functional_writes.transform import write_as_values
 from thunder_fuser.executors.pipeline import (
     REGION_PASSES,
     TRACE_PASSES,
@@ -49,13 +36,21 @@ from thunder_fuser.executors.pipeline import (
 )
 from thunder_fuser.executors.plan_text import PlanText
 from thunder_fuser.executors.regions.claim import Claims, Unfused, claim
+from thunder_fuser.executors.regions.comments import Comments
+from thunder_fuser.executors.regions.editing import fuses_last, keep_regions
 from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, PlanOptions, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region
-from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
+from thunder_fuser.executors.run.compile_ahead import Prepare, Prepared, jobs_of, keys_of
+from thunder_fuser.executors.run.region_callable import (
+    Compile,
+    RegionCallable,
+    Runner,
+    bind_callable,
+)
+from thunder_fuser.executors.run.trace_log import note_fusions, note_trace
 from thunder_fuser.executors.stride_orders.simulate import note_layouts
-from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
-from thunder_fuser.executors.thunder_patches import install
-from thunder_fuser.executors.told import note_fusions, note_trace
+from thunder_fuser.executors.support.check import ROWS, accepts, leaves_of, support
+from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.multi_device import MultiDeviceParams
@@ -63,8 +58,18 @@ from thunder_fuser.options import Value, compile_options, in_force, option, with
 from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
+from thunder_fuser.source.jit_options import check_options, options_of_jit
+from thunder_fuser.source.lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.stages import stage
 from thunder_fuser.threads import BACKGROUND
+from thunder_fuser.thunder_patches import install
+from thunder_fuser.thunder_patches.complex_gradients import conjugate_gradients
+from thunder_fuser.thunder_patches.garbage import collect_later
+from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
+from thunder_fuser.thunder_patches.interpreter import trace_fast
+from thunder_fuser.thunder_patches.limits import explain_limits
+from thunder_fuser.thunder_patches.passes import claim_once, pass_fast
+from thunder_fuser.thunder_patches.promotion import treat_as_torch
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.trace.proxies import makes
@@ -77,12 +82,12 @@ _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools k
 
 
 class ThunderFuser(FusionExecutor):
-    """Claims regions of traces; see regions/ for which, callables.py for what they run.
+    """Claims regions of traces; see regions/ for which, run/ for what they run.
 
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
     `claims_of` and `recomputation_of` give those of any compilation whose traces still live.
-    is_editable: Thunder may move ops between its regions (kept.py).
+    is_editable: Thunder may move ops between its regions (regions/editing.py).
     """
 
     is_editable = False

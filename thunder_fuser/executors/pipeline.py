@@ -17,11 +17,8 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError, nearest
-from thunder_fuser.executors.dtensor import mesh_of_call
-from thunder_fuser.executors.functions import why_apart
-from thunder_fuser.executors.mistyped import where_types_agree
-from thunder_fuser.executors.overlap import overlap_products
-from thunder_fuser.executors.random import without_state
+from thunder_fuser.executors.overlap.find import overlap_products
+from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.dead_views import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
 from thunder_fuser.executors.regions.partial_writes import write_in_place
@@ -33,7 +30,10 @@ from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_orde
 from thunder_fuser.executors.stride_orders.hidden import order_hidden_results
 from thunder_fuser.executors.stride_orders.row_major import keep_row_major
 from thunder_fuser.executors.stride_orders.visible import find_visible_results
-from thunder_fuser.executors.support import device_of, leaves_of, support
+from thunder_fuser.executors.support.check import device_of, leaves_of, support
+from thunder_fuser.executors.support.dtensor import mesh_of_call
+from thunder_fuser.executors.support.random import without_state
+from thunder_fuser.functions import why_apart
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from thunder_fuser.executors.capture import Piece
-from thunder_fuser.executors.cuda_graphs import cuda_graphs_of, on_host, pieces_in
-from thunder_fuser.executors.traces import final_traces, graphs_of
+from thunder_fuser.executors.cuda_graphs.replay import Piece
+from thunder_fuser.executors.cuda_graphs.transform import cuda_graphs_of, on_host, pieces_in
+from thunder_fuser.explain.jitted import final_traces, graphs_of
 
 REPLAYED = "replayed"
 NOT_CAPTURED = "not captured yet"

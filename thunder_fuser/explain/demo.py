@@ -16,11 +16,11 @@ import torch
 from torch.utils import benchmark
 
 from thunder_fuser.cache.trie import FusionCache
-from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
-from thunder_fuser.executors.without_kernel import torch_function
+from thunder_fuser.executors.record.torch_function import torch_function
+from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.accuracy import Accuracy, accuracy
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
+from thunder_fuser.explain.jitted import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.table import table

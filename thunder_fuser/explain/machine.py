@@ -16,12 +16,12 @@ import torch
 from thunder_fuser.communication.bandwidths import kept
 from thunder_fuser.communication.buffers import CACHE, held_by_programs
 from thunder_fuser.errors import FuserError, InputError, OptionError
-from thunder_fuser.executors.asked import problem_of, unknown
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.native import why_not_native
 from thunder_fuser.options import OPTIONS, Option, option, unknown_variables
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
+from thunder_fuser.source.jit_options import problem_of, unknown
 from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
 from thunder_fuser.versions import __version__

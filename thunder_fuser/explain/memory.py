@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from thunder_fuser.errors import ToolchainError
-from thunder_fuser.executors.live import Timeline
-from thunder_fuser.executors.live import timeline as of_graph
-from thunder_fuser.executors.traces import graphs_of, name_of
+from thunder_fuser.explain.jitted import graphs_of, name_of
+from thunder_fuser.explain.live_memory import Timeline
+from thunder_fuser.explain.live_memory import timeline as of_graph
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, size_unit, table
 

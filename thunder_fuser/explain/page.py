@@ -22,7 +22,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from thunder_fuser.errors import ReportError
-from thunder_fuser.executors.traces import counted
+from thunder_fuser.explain.jitted import counted
 from thunder_fuser.explain.shown import from_here
 from thunder_fuser.explain.table import plural, size_text
 from thunder_fuser.versions import __version__

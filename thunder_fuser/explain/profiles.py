@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, shown_lines

@@ -13,8 +13,8 @@ from thunder_fuser.autotune.choice import Choice
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
-from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.traces import Jitted, fusions_of, graphs_of, name_of
+from thunder_fuser.executors.run.region_callable import RegionCallable
+from thunder_fuser.explain.jitted import Jitted, fusions_of, graphs_of, name_of
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.overlap import with_decisions

@@ -15,20 +15,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.comments import counted
-from thunder_fuser.executors.overlap import decisions
+from thunder_fuser.executors.overlap.find import decisions
 from thunder_fuser.executors.regions.claim import Claims, Unfused
+from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.regions.region import Region
-from thunder_fuser.executors.source_lines import span_of
-from thunder_fuser.executors.traces import claims_of, final_traces, graphs_of, name_of, op_texts
+from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in
+from thunder_fuser.explain.jitted import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.memory import LiveMemory, timeline
 from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
 from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
 from thunder_fuser.explain.table import kib, table
+from thunder_fuser.source.lines import span_of
 from thunder_fuser.stages import spent
 
 FUSED = "fused"

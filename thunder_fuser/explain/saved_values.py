@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thunder_fuser.executors.comments import Comments, counted, named
-from thunder_fuser.executors.traces import (
+from thunder_fuser.executors.regions.comments import Comments, counted, named
+from thunder_fuser.explain.jitted import (
     Jitted,
     fusions_of,
     graphs_of,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors.traces import Jitted, jitted_inside, name_of
+from thunder_fuser.explain.jitted import Jitted, jitted_inside, name_of
 from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.reports import report
 from thunder_fuser.explain.table import plural

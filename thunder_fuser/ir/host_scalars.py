@@ -86,7 +86,9 @@ class HostScalars:
         if record.op == "cast":  # to the type of sizes, which are below 2**31 if they are Int32
             return parts[0] if record.attr("dtype") is DataType.Int else None
         rule = _EXPRESSIONS.get(record.op)
-        return None if rule is None else rule(*parts)  # type: ignore[arg-type]
+        if rule is None or (record.op == "div" and parts[1].is_const and parts[1].value < 1):
+            return None  # Scalars divide by numbers from 1
+        return rule(*parts)  # type: ignore[arg-type]
 
 
 _EXPRESSIONS: Mapping[str, Callable[[Scalar, Scalar], Scalar]] = {

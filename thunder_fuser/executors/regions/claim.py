@@ -21,11 +21,11 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.indexing import CALLS
-from thunder_fuser.executors.regions.edges import ENTERING, Edges, by_torch, edges_of, exits_of
+from thunder_fuser.executors.regions.boundary import ENTERING, Edges, by_torch, edges_of, exits_of
 from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views, only
-from thunder_fuser.executors.source_lines import lines_of
-from thunder_fuser.executors.support import device_of, leaves_of
+from thunder_fuser.executors.support.check import device_of, leaves_of
+from thunder_fuser.executors.support.index_rows import CALLS
+from thunder_fuser.source.lines import lines_of
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, reads

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.source_lines import line_of
-from thunder_fuser.executors.types import is_known_number
+from thunder_fuser.executors.support.dtypes import is_known_number
+from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.op import Kinds, Op
 from thunder_fuser.trace.proxies import MOVES, VIEWS, makes, parts, reads
 

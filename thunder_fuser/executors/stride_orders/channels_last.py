@@ -24,7 +24,6 @@ import torch
 from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
-from thunder_fuser.executors.functions.kernels import KERNELS
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.stride_orders.convolutions import (
     CHANGED,
@@ -34,6 +33,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     hidden_convolutions,
     is_convolution,
 )
+from thunder_fuser.functions.kernels import KERNELS
 
 _aten = torch.ops.aten
 

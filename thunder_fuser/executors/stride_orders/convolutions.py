@@ -13,8 +13,8 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
-from thunder_fuser.executors.functions.kernels import reached
 from thunder_fuser.executors.regions.region import Item, made_by, read_by
+from thunder_fuser.functions.kernels import reached
 from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten

@@ -26,10 +26,9 @@ from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.functions.kernels import kernel
+from thunder_fuser.executors.record.result_orders import origins
 from thunder_fuser.executors.regions.plan import Plan, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
-from thunder_fuser.executors.result_orders import origins
 from thunder_fuser.executors.stride_orders.convolutions import (
     FORMATS,
     can_run_channels_last,
@@ -44,6 +43,7 @@ from thunder_fuser.executors.stride_orders.simulate import (
     value_of,
 )
 from thunder_fuser.executors.stride_orders.visible import IN_ORDER, deciding, visible_results
+from thunder_fuser.functions.kernels import kernel
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
 

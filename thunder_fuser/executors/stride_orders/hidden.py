@@ -12,9 +12,9 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.executors.record.result_orders import Orders
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item, Region
-from thunder_fuser.executors.result_orders import Orders
 from thunder_fuser.ir.strides import reshaped_order, stride_order_of
 from thunder_fuser.trace.proxies import is_product, parts, reads
 

@@ -19,7 +19,7 @@ from thunder.core.prims import PrimIDs
 
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.stride_orders.visible import VIEW, reshapes
-from thunder_fuser.executors.support import ROWS
+from thunder_fuser.executors.support.check import ROWS
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import VIEWS, makes
 

@@ -21,22 +21,22 @@ from thunder.core.pytree import tree_iter, tree_map
 from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx
 
-from thunder_fuser.executors.functions import attention
+from thunder_fuser.executors.record.record import layout_of, orders_of_results
+from thunder_fuser.executors.record.torch_function import view_function, views_for
 from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region, only
-from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.executors.stride_orders.convolutions import (
     FORMATS,
     is_changed,
     is_convolution,
     order_operands,
 )
-from thunder_fuser.executors.support import leaves_of
-from thunder_fuser.executors.translate import layout_of, orders_of_results
-from thunder_fuser.executors.types import data_type
-from thunder_fuser.executors.without_kernel import view_function, views_for
+from thunder_fuser.executors.support.check import leaves_of
+from thunder_fuser.executors.support.dtypes import data_type
+from thunder_fuser.functions import attention
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.source.lines import data_of
 from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, overwritten, reads
 
 Values = dict[str, Any]  # meta tensors and numbers, by the names of their proxies

@@ -13,9 +13,9 @@ from dataclasses import replace
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.executors.record.result_orders import origins
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item, Region, read_by
-from thunder_fuser.executors.result_orders import origins
 from thunder_fuser.executors.stride_orders.convolutions import (
     can_run_channels_last,
     is_convolution,

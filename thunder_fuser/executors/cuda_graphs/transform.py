@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A final trace -> the same trace with runs of calls joined to pieces, which replay.py replays.
+
+    i0, i1 = draw_random_state(...)          i0, i1 = draw_random_state(...)
+    [t2] = thunderFusion0(i0, i1, x)    ->   [t3] = cudaGraph0(i0, i1, x, w)
+    t3 = linear(t2, w)                           # [t2] = thunderFusion0(...), t3 = linear(...)
+    i4 = item(t3)                            i4 = item(t3)
+
+The option cuda_graphs adds this transform to those of a jitted function, as the last one. Calls
+that need the host each time, such as reading a number, stay between the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from weakref import ref
+
+import thunder
+import torch
+from thunder.common import CompileData
+from thunder.core import prims
+from thunder.core.codeutils import SigInfo
+from thunder.core.compile_data import get_compile_data
+from thunder.core.devices import to_torch_device
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, ProxyTag, TensorProxy
+from thunder.core.pytree import tree_iter
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
+from thunder.core.transform_common import Transform
+from thunder.distributed.prims import PrimIDs as Collectives
+from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
+from thunder.transforms.cudagraph import CUDAGraphTransform
+
+from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.cuda_graphs.replay import Graphs, Input, Piece, Recorder
+from thunder_fuser.executors.run.region_callable import bind_callable
+from thunder_fuser.logs import log
+from thunder_fuser.options import Value, in_force, option
+from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
+from thunder_fuser.source.jit_options import options_of_jit
+from thunder_fuser.threads import cached_property
+from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts, reads
+
+_LEAST = 2  # launches of a piece: a replay costs more than one
+# Thunder's prims and the symbols of its executor for torch.
+_WITHOUT_LAUNCH = VIEWS | FENCES | {"shallow_copy", "torch_slice_prim_impl"}
+_STRUCTURE = frozenset(
+    {
+        PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.UNPACK_KEY,
+        PrimIDs.UNPACK_EMPTY_DICT, PrimIDs.RETURN, PrimIDs.DEL, PrimIDs.COMMENT,
+        "clear_mutable_collection",
+    }
+)  # fmt: skip
+_ON_HOST = {
+    **dict.fromkeys((PrimIDs.ITEM, "item"), "it reads a number from the device"),
+    **dict.fromkeys(
+        ("draw_random", "draw_random_state", PrimIDs.GET_AND_UPDATE_RNG_STATE,
+         "get_and_update_rng_state"),
+        "it draws from torch's generator",
+    ),
+    **dict.fromkeys(
+        (*Collectives, *(f"torch_{one.name.lower()}_prim_impl" for one in Collectives),
+         "torch_all_to_all_single", "torch_reduce_to"),
+        "it communicates",
+    ),
+}  # fmt: skip
+
+
+class CudaGraphs(Transform):  # type: ignore[misc]
+    """The transform that makes pieces in the final traces of one jitted function.
+
+    recorder: replaces the recorders of the devices, for tensors of its device_type.
+    """
+
+    def __init__(self, data: CompileData | None = None, recorder: Recorder | None = None) -> None:
+        self._data = data and ref(data)
+        self._recorder = recorder
+        self.graphs: dict[torch.device, Graphs] = {}
+        self.saved: frozenset[str] = frozenset()
+
+    def transform_trace_post_optimization(self, trace: TraceCtx, **_: Any) -> TraceCtx:
+        """The trace with pieces. Thunder calls this for the forward, then for the backward.
+
+        A list of transforms may be passed to several calls of thunder.jit, and each adds one of
+        these transforms: only the one of the running compilation acts.
+        """
+        if not self.belongs_to(get_compile_data()):
+            return trace
+        is_backward = trace.siginfo().name == "backward_fn"
+        if not is_backward:
+            self.saved = _only_saved(trace.bound_symbols[-1])
+        made = from_trace(trace)
+        given = options_of_jit()
+        with in_force(given):
+            split = _Split(trace.bound_symbols, self, is_backward, given)
+            made.bound_symbols = [*split.bound_symbols()]
+        made.set_provenance(TraceProvenance("CUDA graphs"))
+        return made
+
+    def belongs_to(self, data: CompileData | None) -> bool:
+        """True if it was made for this jitted function."""
+        return self._data is None or self._data() is data
+
+    @property
+    def device_type(self) -> str:
+        return self._recorder.device_type if self._recorder else CudaRecorder.device_type
+
+    def graphs_on(self, device: torch.device) -> Graphs:
+        """The graphs of the function on a device."""
+        if device not in self.graphs:
+            recorder = self._recorder or cuda_recorder(device.index or 0)
+            self.graphs[device] = Graphs(recorder, int(option("max_cuda_graphs")))
+        return self.graphs[device]
+
+
+def add_cuda_graphs() -> None:
+    """Adds the transform to those of the running compilation, once for each jitted function.
+
+    Raises OptionError if Thunder's own transform is there: one cannot capture the other's graphs.
+    """
+    data = get_compile_data()
+    if data is None:
+        return
+    if any(isinstance(one, CUDAGraphTransform) for one in data.transforms):
+        raise OptionError(
+            "option cuda_graphs", expected="no CUDAGraphTransform among the transforms", got="one",
+            do="leave out the option or the transform",
+        )  # fmt: skip
+    if not any(type(one) is CudaGraphs and one.belongs_to(data) for one in data.transforms):
+        data.transforms.append(CudaGraphs(data))
+
+
+def cuda_graphs_of(jitted: Any) -> CudaGraphs | None:
+    """The transform of a jitted function; None without the option."""
+    data = thunder.compile_data(jitted)
+    of_it = (one for one in data.transforms if type(one) is CudaGraphs and one.belongs_to(data))
+    return next(of_it, None)
+
+
+# ------------------------------------------------------------------------------- what is captured
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """A call that is in no graph, and why."""
+
+    name: str
+    reason: str
+
+
+def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> str:
+    """Why a call of a final trace cannot be captured; empty if it can.
+
+    fixed: the names of parameters and buffers, see `fixed_names`.
+    """
+    for part in parts(bsym):
+        if part.sym.id in _ON_HOST:
+            return _ON_HOST[part.sym.id]
+    used = [*reads(bsym), *makes(bsym)]
+    if odd := next((p for p in used if not isinstance(p, (TensorProxy, NumberProxy))), None):
+        return f"{odd.name} is neither a tensor nor a number"
+    tensors = [proxy for proxy in used if isinstance(proxy, TensorProxy)]
+    if any(map(is_dtensor_proxy, tensors)):
+        return "it has a DTensor"
+    if any(_device(one).type != device_type for one in tensors) or not tensors:
+        return f"it has no tensor on {device_type}, or has tensors elsewhere too"
+    if len(set(map(_device, tensors))) > 1:
+        return "its tensors are on several devices"
+    if any(proxy.name not in fixed for proxy in overwritten(bsym)):
+        return "it writes to an argument whose memory changes"
+    return ""
+
+
+def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
+    """The calls of a final trace that are in no piece, each with its reason."""
+    calls = (one for one in trace.bound_symbols if one.sym.id not in _STRUCTURE and _launches(one))
+    fixed = fixed_names(trace.bound_symbols)
+    short = f"fewer than {_LEAST} launches in a row"
+    return tuple(
+        OnHost(one.sym.name, why_on_host(one, device_type, fixed) or short)
+        for one in calls if piece_of(one) is None
+    )
+
+
+def _launches(bsym: BoundSymbol) -> bool:
+    """True if it may launch a kernel; a graph of views alone would be empty."""
+    return any(part.sym.id not in _WITHOUT_LAUNCH for part in parts(bsym))
+
+
+def _only_saved(returned: BoundSymbol) -> frozenset[str]:
+    """The names that a forward's return hands to the backward and to nobody else."""
+    if len(returned.args) == 1:  # there is no backward
+        return frozenset()
+    to_caller, (tensors, _) = returned.args
+    given = {proxy.name for proxy in tree_iter(to_caller) if isinstance(proxy, Proxy)}
+    return frozenset(proxy.name for proxy in tensors if proxy.name not in given)
+
+
+def _device(proxy: TensorProxy) -> torch.device:
+    return to_torch_device(proxy.device)
+
+
+def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
+    """{name: the module's parameter or buffer that it stands for, also after a fence's renaming}"""
+    found: dict[str, str] = {}
+    for bsym in _flat(bsyms):
+        given = reads(bsym)
+        of_module = (p.name for p in given if ProxyTag.STATIC_MEMORY_LOCATION in p.tags)
+        found.update((name, found.get(name, name)) for name in of_module)
+        if bsym.sym.id in FENCES:
+            pairs = zip(given, makes(bsym), strict=True)
+            found.update((new.name, found[old.name]) for old, new in pairs if old.name in found)
+    return found
+
+
+def _flat(bsyms: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """The calls, with each piece replaced by its own calls."""
+    for bsym in bsyms:
+        yield from [bsym] if piece_of(bsym) is None else bsym.subsymbols
+
+
+# --------------------------------------------------------------------------------------- pieces
+
+
+class _Split:
+    """The calls of a trace in order, with runs of capturable calls as pieces."""
+
+    def __init__(
+        self, bsyms: Sequence[BoundSymbol], owner: CudaGraphs, is_backward: bool,
+        given: Mapping[str, Value],
+    ) -> None:  # fmt: skip
+        self.bsyms, self.owner, self.is_backward, self.given = bsyms, owner, is_backward, given
+        self.names = (f"cudaGraph{'Backward' * is_backward}{number}" for number in count())
+
+    @cached_property
+    def last(self) -> dict[str, int]:
+        """{name: the place of its last reader}"""
+        calls = enumerate(self.bsyms)
+        return {p.name: at for at, one in calls if not _is_del(one) for p in reads(one)}
+
+    @cached_property
+    def fixed(self) -> dict[str, str]:
+        return fixed_names(self.bsyms)
+
+    def bound_symbols(self) -> Iterator[BoundSymbol]:
+        run: list[BoundSymbol] = []
+        where: torch.device | None = None
+        for at, bsym in enumerate(self.bsyms):
+            if run and _is_del(bsym):
+                run.append(bsym)
+                continue
+            place = self._capture_device(bsym)
+            if run and place != where:
+                yield from self._ended(run, at)
+                run = []
+            if place is None:
+                yield bsym
+            else:
+                run.append(bsym)
+            where = place
+        yield from self._ended(run, len(self.bsyms))
+
+    def _capture_device(self, bsym: BoundSymbol) -> torch.device | None:
+        """The device of a call that can be captured; None for any other call."""
+        if bsym.sym.id in _STRUCTURE:
+            return None
+        reason = why_on_host(bsym, self.owner.device_type, self.fixed)
+        if reason:
+            log("graphs", lambda: f"{bsym.sym.name} is in no graph: {reason}")
+        return None if reason else _device_of(bsym)
+
+    def _ended(self, run: list[BoundSymbol], end: int) -> Iterator[BoundSymbol]:
+        calls = [bsym for bsym in run if not _is_del(bsym)]
+        if sum(map(_launches, calls)) < _LEAST:
+            yield from run
+            return
+        made = {proxy.name for bsym in calls for proxy in makes(bsym)}
+        results = {
+            p.name: p for one in calls for p in makes(one) if self.last.get(p.name, -1) >= end
+        }
+        inputs = {p.name: p for one in calls for p in reads(one) if p.name not in made}
+        yield self._piece(run, [*inputs.values()], [*results.values()])
+        gone = [arg for one in run if _is_del(one) for arg in one.args if arg.name not in made]
+        if gone:
+            yield prims.python_del.bind(*gone, output=None)
+
+    def _piece(
+        self, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy]
+    ) -> BoundSymbol:
+        name = next(self.names)
+        calls = [bsym for bsym in run if not _is_del(bsym)]
+        written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
+        saved = tuple(at for at, one in enumerate(results) if one.name in self.owner.saved)
+        made = Piece(
+            name,
+            _function(name, run, inputs, results),
+            [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
+            self.owner.graphs_on(_device_of(calls[0])),
+            names=[bsym.sym.name for bsym in calls],
+            saved=() if self.is_backward else saved,
+            given=self.given,
+        )
+        symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=bind_callable)
+        return symbol.bind(*inputs, output=list(results), subsymbols=calls)
+
+    def _input(self, proxy: Proxy, is_written: bool) -> Input:
+        is_number = isinstance(proxy, NumberProxy)
+        is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved
+        return Input(proxy.name, is_number, proxy.name in self.fixed, is_saved, is_written)
+
+
+def piece_of(bsym: BoundSymbol) -> Piece | None:
+    """The piece that a bound symbol of a final trace calls, if any."""
+    owner = getattr(bsym.sym.meta, "__self__", None)
+    return owner if isinstance(owner, Piece) else None
+
+
+def pieces_in(bsyms: Iterable[BoundSymbol]) -> list[Piece]:
+    return [piece for piece in map(piece_of, bsyms) if piece is not None]
+
+
+def _is_del(bsym: BoundSymbol) -> bool:
+    return bool(bsym.sym.id is PrimIDs.DEL)
+
+
+def _device_of(bsym: BoundSymbol) -> torch.device:
+    """The device of a capturable call's tensors."""
+    used = (*makes(bsym), *reads(bsym))
+    return next(_device(proxy) for proxy in used if isinstance(proxy, TensorProxy))
+
+
+def _function(
+    name: str, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy]
+) -> Any:
+    """A Python function that runs the calls and returns a tuple."""
+    trace = TraceCtx(None)
+    trace.args, trace.kwargs = tuple(inputs), {}
+    trace._siginfo = SigInfo.from_name_and_args(name, inputs)
+    given = {proxy.name for proxy in inputs}
+    trace.bound_symbols = [
+        *(one for bsym in run if (one := _without(bsym, given)) is not None),
+        prims.python_return.bind(tuple(results), output=None),
+    ]
+    return trace.python_callable()
+
+
+def _without(bsym: BoundSymbol, kept: set[str]) -> BoundSymbol | None:
+    """The call; a del without these names, since the caller deletes them."""
+    if not _is_del(bsym):
+        return bsym
+    own = [arg for arg in bsym.args if arg.name not in kept]
+    return prims.python_del.bind(*own, output=None) if own else None

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes in place whose effect another name shows, where a gradient is taken -> plain values.
+
+    b = mul(a, 1)                         b = mul(a, 1)
+    t2 = getitem(b, 1)                    t2 = getitem(b, 1)
+    t4 = add_(t2, 10)               ->    t3 = add(t2, 10)
+    return b                              t5 = where(mask, pad(t3), b)
+                                          return t5
+
+Thunder keeps such a write in the forward only if somebody reads its own result. Here b is read, so
+the split into forward and backward moves the write to the backward: values and gradients are as if
+it had not happened. As values, all of this is differentiated like other ops.
+
+A memory whose writes are seen through the written name alone stays as it is. A written argument is
+read as values too, and copied back into the argument at the end, which the caller sees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import thunder
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.compile_data import get_compile_data
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, ProxyTag, TensorProxy, variableify
+from thunder.core.pytree import tree_iter, tree_map
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
+from thunder.core.update_aliases import replace_args_with_alias_map
+
+from thunder_fuser.errors import InPlaceError
+from thunder_fuser.executors.functional_writes.view_links import Link, links_of
+from thunder_fuser.options import option
+from thunder_fuser.source.jit_options import options_of_jit
+from thunder_fuser.source.lines import data_of, line_of
+from thunder_fuser.trace.proxies import COPIES, VIEWS, elements_of, makes, overwritten, parts, reads
+
+_DETACHED = ProxyTag.DETACHED_AUTOGRAD_GRAPH
+_SWITCH = "; the option functional_writes=False leaves the write to Thunder"
+
+
+def write_as_values(executor: str) -> None:
+    """From now on, functions jitted with this executor are differentiated with such writes."""
+    of_thunder = thunder.insert_alias_updates
+
+    def insert_alias_updates(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx:
+        if data_of(executor) is None or not _is_differentiated(trace) or not _is_on():
+            return of_thunder(trace, aliases)
+        merged, _ = replace_args_with_alias_map(trace, aliases)
+        found = functional(merged)
+        return of_thunder(trace, aliases) if found is merged else of_thunder(found, [])
+
+    thunder.insert_alias_updates = insert_alias_updates
+
+
+def _is_on() -> bool:
+    return bool(options_of_jit().get("functional_writes", option("functional_writes")))
+
+
+def _is_differentiated(trace: TraceCtx) -> bool:
+    """True if Thunder will take its gradient and it writes in place."""
+    data = get_compile_data()
+    if data is None or data.disable_torch_autograd_support:
+        return False
+    tensors = (one for one in trace.args if isinstance(one, TensorProxy))
+    return any(one.requires_grad for one in tensors) and any(
+        part.sym.id in COPIES for bsym in trace.bound_symbols for part in parts(bsym)
+    )
+
+
+def functional(trace: TraceCtx) -> TraceCtx:
+    """The trace with such writes as values; itself if it has none."""
+    data = get_compile_data()
+    is_tracked = data is None or data.is_grad_enabled
+    seen = _Seen(trace.args if is_tracked else ())
+    for bsym in trace.bound_symbols:
+        seen.follow(bsym)
+    if not seen.roots:
+        return trace
+    made = from_trace(trace)
+    with tracectx(made):
+        rewriter = _Rewriter(made, seen)
+        for bsym in trace.bound_symbols:
+            rewriter.follow(bsym)
+    made.set_provenance(TraceProvenance("Writes through views as values"))
+    return made
+
+
+# --------------------------------------------------------------------------- what shares memory
+
+
+class _Memories:
+    """The tensors of a trace so far.
+
+    links: those that are views; same: results of writes -> what they wrote; outdated: names whose
+    memory was written through another name since, and where.
+    """
+
+    def __init__(self) -> None:
+        self.links: dict[str, Link] = {}
+        self.same: dict[str, str] = {}
+        self.outdated: dict[str, str] = {}
+        self.members: dict[str, list[str]] = {}
+
+    def of(self, name: str) -> str:
+        """The name that the tensor had before it was written."""
+        while name in self.same:
+            name = self.same[name]
+        return name
+
+    def above(self, name: str) -> Iterator[str]:
+        """The tensor, what it views, and so on."""
+        yield name
+        while name in self.links:
+            name = self.of(self.links[name].parent)
+            yield name
+
+    def root(self, name: str) -> str:
+        return [*self.above(self.of(name))][-1]
+
+    def link_all(self, bsym: BoundSymbol) -> None:
+        found = {name: link for name, link in links_of(bsym).items() if name not in self.same}
+        self.links.update(found)
+        for name in found:
+            root = self.root(name)
+            self.members.setdefault(root, [root]).append(name)
+
+    def touched(self, name: str) -> list[str]:
+        """What a write to a tensor may change beside it and what it is a view of."""
+        above = {*self.above(name)}
+        every = self.members.get(self.root(name), ())
+        return [one for one in every if one not in above and not self._is_apart(one, name)]
+
+    def _is_apart(self, name: str, other: str) -> bool:
+        """True if they view parts of their memory that have no element in common."""
+        pairs = zip(self._path(name), self._path(other), strict=False)
+        differ = next(((one, two) for one, two in pairs if not one.is_like(two)), None)
+        return differ is not None and differ[0].is_apart(differ[1])
+
+    def _path(self, name: str) -> list[Link]:
+        return [self.links[one] for one in reversed([*self.above(name)]) if one in self.links]
+
+
+class _Seen(_Memories):
+    """A first walk, in which a write is seen by the written name alone, as in Thunder's split.
+
+    roots: the memories of which an outdated name is read; tracked: those through which a gradient
+    may flow.
+    """
+
+    def __init__(self, args: Sequence[Proxy]) -> None:
+        super().__init__()
+        self.roots: set[str] = set()
+        self.tracked = {
+            one.name for one in args if isinstance(one, TensorProxy) and one.requires_grad
+        }
+        self._arguments = {one.name for one in args}
+        self._detached: set[str] = set()  # tracked memories that were written under no_grad
+        self._together: list[set[str]] = []  # memories written by one bound symbol
+
+    def follow(self, bsym: BoundSymbol) -> None:
+        copies = [part for part in parts(bsym) if part.sym.id in COPIES]
+        for part in parts(bsym) if copies else (bsym,):
+            self._read(part)
+            if part.sym.id in COPIES:
+                self._copy(part, line_of(bsym))
+        if copies:
+            self._together.append({self.root(one.name) for one in overwritten(bsym)})
+        self.link_all(bsym)
+
+    def with_neighbours(self) -> set[str]:
+        """These memories, and all that one bound symbol writes beside one of them."""
+        for _ in self._together:
+            self.roots.update(*(names for names in self._together if names & self.roots))
+        return self.roots
+
+    def _read(self, bsym: BoundSymbol) -> None:
+        every = [one.name for one in reads(bsym)]
+        self.roots.update(self.root(one) for one in every if self.of(one) in self.outdated)
+        if bsym.sym.id is PrimIDs.RETURN:
+            names = {one.name for one in _results(bsym)}
+            count = Counter(map(self.of, names))  # Thunder forgets the gradient of a second one
+            self.roots.update(self.root(name) for name in names if count[self.of(name)] > 1)
+            read = {self.root(name) for name in names if self.of(name) not in self._arguments}
+        elif any(map(_has_gradient, makes(bsym))):
+            read = {self.root(name) for name in every}
+        else:
+            return
+        self.roots |= read & self._detached
+        if read & self.tracked:
+            self.tracked.update(one.name for one in makes(bsym) if _has_gradient(one))
+
+    def _copy(self, copy: BoundSymbol, where: str) -> None:
+        target = self.of(reads(copy)[1].name)
+        if copy.output.name in self.tracked:
+            self.tracked.add(self.root(target))
+        elif _DETACHED in copy.output.tags and self.root(target) in self.tracked:
+            self._detached.add(self.root(target))
+        self.same[copy.output.name] = target
+        changed = {*self.above(target), *self.touched(target)} - {target}
+        self.outdated.update(dict.fromkeys(changed, where))
+        self.outdated.pop(target, None)
+
+
+def _has_gradient(proxy: Proxy) -> bool:
+    is_real = isinstance(proxy, TensorProxy) and dtypes.is_inexact_dtype(proxy.dtype)
+    return is_real and _DETACHED not in proxy.tags
+
+
+def _results(bsym: BoundSymbol) -> list[Proxy]:
+    """What a function returns, without the arguments, which Thunder lists behind it."""
+    return [one for one in tree_iter(bsym.args[0]["output"]) if isinstance(one, Proxy)]
+
+
+# ------------------------------------------------------------------------------------- the values
+
+
+class _Rewriter(_Memories):
+    """The second walk, which writes a trace without these writes.
+
+    values: what a name stands for now, if not for itself; lost: names whose memory may have been
+    written or not, with the view in doubt and the line of the write.
+    """
+
+    def __init__(self, trace: TraceCtx, seen: _Seen) -> None:
+        super().__init__()
+        self.trace, self.roots, self.tracked = trace, seen.with_neighbours(), seen.tracked
+        self.values: dict[str, TensorProxy] = {}
+        self.lost: dict[str, tuple[Link, str]] = {}
+        self.line = ""
+
+    def follow(self, bsym: BoundSymbol) -> None:
+        """Adds the bound symbol, or what stands in its place."""
+        self.line = line_of(bsym)
+        start = len(self.trace.bound_symbols)
+        if bsym.sym.id is PrimIDs.RETURN:
+            self._return(bsym)
+        else:
+            made = (part for part in parts(bsym) if part.sym.id not in VIEWS | COPIES)
+            self._add(bsym, {one.name for part in made for one in makes(part)})
+        place = bsym.source_filename, bsym.source_positions
+        for one in self.trace.bound_symbols[start:]:
+            if one.source_filename is None:
+                one.source_filename, one.source_positions = place
+
+    def _add(self, bsym: BoundSymbol, computed: Set[str]) -> None:
+        """computed: the values in new memory that the user's operation makes."""
+        if not any(self.root(one.name) in self.roots for one in overwritten(bsym)):
+            self.trace.bound_symbols.append(self._reading_values(bsym))
+            self.link_all(bsym)
+        elif bsym.sym.id in COPIES:
+            self._copy(bsym, computed)
+        else:
+            for part in bsym.subsymbols:
+                self._add(part, computed)
+
+    def link_all(self, bsym: BoundSymbol) -> None:
+        """What lies inside the bound symbol has no value in the trace."""
+        super().link_all(bsym)
+        made = {one.name for one in makes(bsym)}
+        inside = (part.output.name for part in parts(bsym) if part.sym.id in VIEWS)
+        self.outdated.update((one, self.line) for one in inside if one not in made)
+
+    def _reading_values(self, bsym: BoundSymbol) -> BoundSymbol:
+        read = {one.name: one for part in (bsym, *parts(bsym)) for one in reads(part)}
+        swaps = {variableify(one): self._value(one) for one in read.values()}
+        changed = {old: new for old, new in swaps.items() if new is not old.proxy}
+        return bsym.from_bsym_swap_proxies(changed, skip_output=True)
+
+    def _value(self, proxy: Any) -> Any:
+        """What the proxy stands for now. An outdated view is recomputed from what it views."""
+        name = self.of(proxy.name)
+        if name in self.lost:
+            raise _refusal(*self.lost[name])
+        if name in self.outdated and self.root(name) in self.roots:
+            step = self._step(name)
+            if step is None:
+                raise _refusal(self.links[name], self.outdated[name])
+            viewed, *others = step.args
+            self.values[name] = step.sym(self._value(viewed), *others, **step.kwargs)
+            del self.outdated[name]
+        return self.values.get(name, proxy)
+
+    def _step(self, name: str) -> BoundSymbol | None:
+        """The primitive that makes a view; None if that is unknown, or detaches it."""
+        link = self.links[name]
+        if link.step is None or not link.is_sure or link.step.sym.id not in _INVERSES:
+            return None
+        is_detached = _DETACHED in link.step.output.tags and self.root(name) in self.tracked
+        return None if is_detached else link.step
+
+    def _copy(self, copy: BoundSymbol, computed: Set[str]) -> None:
+        source, target = reads(copy)[:2]
+        name = self.of(target.name)
+        is_detached = _DETACHED in copy.output.tags
+        if is_detached and self.root(name) in self.tracked:
+            raise _error("gradients on", "no_grad", self.line, "write to a detached clone")
+        start = len(self.trace.bound_symbols)
+        value = self._value(source)
+        self._write(name, value if source.name in computed else prims.clone(value))
+        self.same[copy.output.name] = name
+        for bsym in self.trace.bound_symbols[start:] if is_detached else ():
+            for one in makes(bsym):
+                one.tags.add(_DETACHED)
+
+    def _write(self, name: str, value: TensorProxy) -> None:
+        """The tensor has this value from now on, and so has its part of all that it views."""
+        values = {name: value}
+        for at in [one for one in self.above(name) if one in self.links]:
+            step = self._step(at)
+            if step is None or elements_of(step.output) > elements_of(step.args[0]):
+                self._lose(at)
+                break
+            viewed = step.args[0]
+            value = _INVERSES[step.sym.id](step, self._value(viewed), value)
+            values[self.of(viewed.name)] = value
+        self.values.update(values)
+        for one in values:
+            self.outdated.pop(one, None)
+        self.outdated.update(dict.fromkeys(self.touched(name), self.line))
+
+    def _lose(self, name: str) -> None:
+        """A write to this view, or to a view of it, may have changed the others or not."""
+        for one in {*self.above(name), *self.touched(name)}:
+            if name not in self.above(one):
+                self.lost[one] = self.links[name], self.line
+
+    def _return(self, bsym: BoundSymbol) -> None:
+        """Arguments get their values. Results are views of each other as in eager torch."""
+        returned = bsym.args[0]
+        for one in returned["flat_args"]:
+            self._copy_back(one)
+        for name in {name for root in self.roots for name in self.members.get(root, ())}:
+            steps = [self._step(one) for one in self.above(name) if one in self.links]
+            if steps and None not in steps and name not in self.lost:
+                self.outdated[name] = self.line
+        output = tree_map(self._result(), returned["output"])
+        self.trace.bound_symbols.append(bsym.from_bsym(args=({**returned, "output": output},)))
+
+    def _copy_back(self, argument: object) -> None:
+        if isinstance(argument, TensorProxy) and argument.name in self.roots:
+            value = self._value(argument)
+            if value is not argument:
+                ltorch.copy_(argument, value)
+                self.values[argument.name] = argument
+
+    def _result(self) -> Callable[[Any], Any]:
+        """What the function returns for a value: of two names of one tensor, each has a proxy."""
+        known: dict[str, str] = {}
+
+        def result(given: Any) -> Any:
+            if not isinstance(given, TensorProxy):
+                return given
+            value = self._value(given)
+            is_first = known.setdefault(value.name, given.name) == given.name
+            return value if is_first else prims.shallow_copy(value)
+
+        return result
+
+
+def _refusal(link: Link, where: str) -> InPlaceError:
+    if link.is_sure:
+        got = f"a view made by {link.by}"
+        do = "write to what it views, or clone it first"
+    else:
+        got = f"the result of {link.by}, a view for some strides and a copy for others"
+        do = "call view instead, or clone the result to write to a copy"
+    return _error("views that slice, reshape by view, squeeze or transpose", got, where, do)
+
+
+def _error(expected: str, got: str, where: str, do: str) -> InPlaceError:
+    what = "a write in place that another name shows, where a gradient is taken"
+    return InPlaceError(what, expected=expected, got=got, where=where, do=f"{do}{_SWITCH}")
+
+
+# -------------------------------------------------------------------- a view's value -> its whole
+
+
+def _slice_written(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> TensorProxy:
+    """The whole, with these elements in the slice."""
+    if 0 in part.shape:
+        return whole
+    starts, strides = step.args[1], _strides(step)
+    widths = [
+        (start, size - start - (count - 1) * stride - 1, stride - 1)
+        for start, size, count, stride in zip(starts, whole.shape, part.shape, strides, strict=True)
+    ]
+    if not any(map(any, widths)):
+        return part
+    zero = dtypes.dtype_to_numbertype(part.dtype)(0)
+    inside = prims.full(part.shape, True, device=part.device, dtype=dtypes.bool8)
+    return prims.where(prims.pad(inside, False, widths), prims.pad(part, zero, widths), whole)
+
+
+def _strides(step: BoundSymbol) -> Sequence[int]:
+    given = step.args[3] if len(step.args) > 3 else step.kwargs.get("strides")
+    return given or (1,) * len(step.args[1])
+
+
+def _reshaped(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> TensorProxy:
+    return prims.reshape(part, whole.shape)
+
+
+def _transposed(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> TensorProxy:
+    order = step.args[1]
+    return prims.transpose(part, tuple(order.index(axis) for axis in range(len(order))))
+
+
+# {a view: (the bound symbol, what it views, the written value) -> the value of what it views}
+_INVERSES: Mapping[Any, Callable[[BoundSymbol, TensorProxy, TensorProxy], TensorProxy]] = {
+    PrimIDs.SLICE: _slice_written,
+    PrimIDs.RESHAPE: _reshaped,
+    PrimIDs.SQUEEZE: _reshaped,
+    PrimIDs.BROADCAST_IN_DIM: _reshaped,
+    PrimIDs.TRANSPOSE: _transposed,
+    PrimIDs.SHALLOW_COPY: lambda step, whole, part: part,
+}

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound symbol of a program -> its results that are views, each with the step that makes it one.
+
+    t2 = getitem(b, 1)      ->  t1: slice_prim of b; t2: squeeze of t1
+    t3 = reshape(b, (-1,))  ->  t3: reshape of b, in doubt: a view or a copy, as strides decide
+    t4 = diagonal(b)        ->  t4: a view of b, no step known
+    t5 = repeat(b, 1)       ->  nothing: torch copies, though Thunder's primitives are views
+
+torch knows which of its functions return views. It is asked by calls on meta tensors, which have
+strides and memory of their own but no elements. A result that shares memory for some strides only
+is in doubt: Thunder does not guard strides, so a trace cannot know those of its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_iter, tree_map
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.executors.record.result_dtypes import as_meta, function_named
+from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.trace.proxies import TORCH_VIEWS, VIEWS, makes, parts, reads
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a tensor views another.
+
+    parent: the name of the other. step: the primitive that makes the view; None if none does alone.
+    is_sure: False if it may be a copy instead. by: the name of the user's operation.
+    """
+
+    parent: str
+    step: BoundSymbol | None
+    is_sure: bool
+    by: str
+
+    def is_like(self, other: Link) -> bool:
+        """True if both are the same view of equal tensors."""
+        if self.step is None or other.step is None:
+            return False
+        return (self.step.sym.id, self.step.args[1:]) == (other.step.sym.id, other.step.args[1:])
+
+    def is_apart(self, other: Link) -> bool:
+        """True if both are slices of equal tensors that have no element in common."""
+        mine, theirs = self._ends(), other._ends()
+        return any(a[0] >= b[1] or b[0] >= a[1] for a, b in zip(mine, theirs, strict=False))
+
+    def _ends(self) -> list[tuple[int, int]]:
+        """Where a slice starts and ends on each axis; nothing if that is unknown."""
+        if self.step is None or self.step.sym.id is not PrimIDs.SLICE:
+            return []
+        ends = [*zip(self.step.args[1], self.step.args[2], strict=True)]
+        return ends if all(type(one) is int for pair in ends for one in pair) else []
+
+
+def links_of(bsym: BoundSymbol) -> dict[str, Link]:
+    """{name: its link}, for results that are views of operands, and for values between the two."""
+    steps = {
+        part.output.name: part for part in parts(bsym)
+        if part.sym.id in VIEWS and isinstance(part.output, TensorProxy)
+    }  # fmt: skip
+    if isinstance(bsym.sym.id, PrimIDs):
+        is_sure = bsym.sym.id is not PrimIDs.RESHAPE
+        return {name: _link(bsym, step, is_sure) for name, step in steps.items()}
+    found: dict[str, Link] = {}
+    for name, operand, is_sure in _shared(bsym, steps):
+        at = name
+        while at != operand and at in steps:
+            found[at] = _link(bsym, steps[at], is_sure)
+            at = found[at].parent
+        if at != operand:
+            found[name] = Link(operand, None, is_sure, bsym.sym.name)
+    return found
+
+
+def _link(bsym: BoundSymbol, step: BoundSymbol, is_sure: bool) -> Link:
+    return Link(step.args[0].name, step, is_sure, bsym.sym.name)
+
+
+def _shared(bsym: BoundSymbol, steps: dict[str, BoundSymbol]) -> Iterator[tuple[str, str, bool]]:
+    """(a result, the operand whose memory it has, whether for all strides)"""
+    made = {one.name for one in makes(bsym)}
+    listed = bsym.sym.name in TORCH_VIEWS
+    if not (listed or not bsym.subsymbols or made & steps.keys()):
+        return
+    answers = [_pairs(bsym, layout) for layout in (_contiguous, _transposed, _channels_last)]
+    if answers[0] is None:  # torch cannot say
+        first = next((one.name for one in reads(bsym) if isinstance(one, TensorProxy)), "")
+        some = {(name, first) for name in made if listed or name in steps} if first else set()
+        every: set[tuple[str, str]] = set()
+    else:
+        known = [one for one in answers if one is not None]
+        some, every = set.union(*known), set.intersection(*known)
+    for name, operand in sorted(some):
+        if name != operand:
+            yield name, operand, (name, operand) in every
+
+
+# --------------------------------------------------------------------------------- torch's answer
+
+
+def _pairs(
+    bsym: BoundSymbol, layout: Callable[[torch.Tensor], torch.Tensor]
+) -> set[tuple[str, str]] | None:
+    """(result, operand) that share memory, for operands in such a layout; None if torch refuses."""
+    memory: dict[int, str] = {}
+
+    def laid(value: Any) -> Any:
+        given = as_meta(value, {})
+        if isinstance(value, TensorProxy):
+            given = layout(given)
+            memory[_memory(given)] = value.name
+        return given
+
+    names = [one.name for one in makes(bsym) if isinstance(one, TensorProxy)]
+    functions = function_named(bsym.sym.id), getattr(torch.Tensor, bsym.sym.name, None)
+    for function in filter(None, functions):
+        with suppress(Exception):  # whatever torch raises for meta tensors, or for such strides
+            args, kwargs = tree_map(laid, (bsym.args, bsym.kwargs))
+            results = [one for one in tree_iter(function(*args, **kwargs)) if _is_tensor(one)]
+            pairs = zip(names, map(_memory, results), strict=True)
+            return {(name, memory[place]) for name, place in pairs if place in memory}
+    return None
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The first axis lies innermost, with gaps."""
+    strides = contiguous_strides(tensor.shape, tuple(range(tensor.ndim)))
+    return torch.empty_strided(
+        tensor.shape, [2 * one for one in strides], dtype=tensor.dtype, device=tensor.device
+    )
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    layout = _FORMATS.get(tensor.ndim)
+    return tensor.contiguous(memory_format=layout) if layout else tensor

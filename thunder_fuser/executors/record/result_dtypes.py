@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An op whose result would have another type in a region than in torch -> a Reject: torch runs it.
+
+    t = floor_divide(f16[] a, a)      torch: f16; a region, as the trace says: f32
+    u = add(u8[5] x, i64[] z)         torch: u8; a region: i16
+    v = mul(u, 2)                     torch: u8, of the u that comes at the call
+
+Thunder promotes a 0-dim tensor like a number, and it has other types than torch for sums of bools
+and for integers with float numbers. Its torch executor calls torch's own functions, whose results
+have torch's types; a region would make those of the trace. So torch is asked wherever both may
+differ, in the order of the trace: the readers of a value with another type must know that type.
+
+To ask torch, the function is called on meta tensors, which have a shape and a type but no elements:
+
+    torch.floor_divide(f16[] a, a)         ->  f16
+    torch.mean(b8[2] m, 0, dtype=uint8)    ->  Reject
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from thunder.core.devices import Device
+from thunder.core.dtypes import dtype as thunder_dtype
+from thunder.core.dtypes import to_torch_dtype as torch_dtype_of
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.executors.torchex import ex as torch_executor
+from thunder.torch import _torch_to_thunder_function_map
+
+from thunder_fuser.executors.record.record import types_of_results
+from thunder_fuser.executors.support.check import leaves_of
+from thunder_fuser.executors.support.dtypes import EXACT, FLOAT8, INTS, data_type, is_known_number
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import makes, reads
+
+Support = Callable[[BoundSymbol], "Reject | None"]
+# The types of the results; why torch refuses the call; None if it is unknown.
+Answer = tuple[DataType, ...] | Reject | None
+Types = Mapping[str, DataType | None]
+
+_UNKNOWN = (AttributeError, NotImplementedError, TypeError)
+_REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
+_OTHER = Reject("Thunder gives its result another type than torch")
+_READS = Reject("it reads a value to which Thunder gives another type than torch")
+
+
+def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support:
+    """`support` for these bound symbols or their parts, with a Reject if torch's types differ."""
+    walk = _Walk(support)
+    for bsym in bsyms:
+        walk.add(bsym)
+
+    def asked(bsym: BoundSymbol) -> Reject | None:
+        refused = (walk.refused.get(one.name) for one in makes(bsym))
+        return next(filter(None, refused), None) or support(bsym)
+
+    return asked
+
+
+class _Walk:
+    """The real types of the values that do not have the trace's type.
+
+    types: by name, None if unknown. foreign: the names of those whose type a region would not make.
+    """
+
+    def __init__(self, support: Support) -> None:
+        self.support = support
+        self.types: dict[str, DataType | None] = {}
+        self.foreign: set[str] = set()
+        self.refused: dict[str, Reject] = {}
+
+    def add(self, bsym: BoundSymbol) -> None:
+        """Notes the types of its results."""
+        results = _results(bsym)
+        read = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
+        has_other = any(one.name in self.types for one in read)
+        if not results or not (has_other or may_differ(read)):
+            return
+        theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)
+        ours = self._ours(bsym, results)
+        if isinstance(theirs, Reject):
+            self._refuse(results, theirs)
+        elif theirs is not None and len(theirs) == len(results):
+            if ours is not None and (ours != theirs or self._compares_otherwise(bsym, theirs)):
+                self._refuse(results, _OTHER)
+            self._note(results, theirs, foreign=ours != theirs)
+        elif any(one.name in self.foreign for one in read):
+            self._refuse(results, _READS)
+            self._note(results, [None] * len(results), foreign=True)
+        elif ours is not None:
+            self._note(results, ours, foreign=False)
+
+    def _ours(
+        self, bsym: BoundSymbol, results: Sequence[Proxy]
+    ) -> tuple[DataType, ...] | None:
+        """The types that a region would make; None if no region takes the op."""
+        unknown = any(self.types.get(one.name, True) is None for one in reads(bsym))
+        if unknown or self.support(bsym) is not None:
+            return None
+        return types_of_results([*leaves_of(bsym)], reads(bsym), results, self.types)
+
+    def _compares_otherwise(self, bsym: BoundSymbol, theirs: Sequence[DataType]) -> bool:
+        """True for lt(u8[3] x, i64[] n): Thunder compares as i16, torch as u8; both make bools."""
+        if set(theirs) != {DataType.Bool}:
+            return False
+        casts = (one for one in leaves_of(bsym) if one.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
+        kinds = {data_type(one.args[1]) for one in casts} & INTS
+        return bool(kinds - {_common_type(bsym.args, self.types)})
+
+    def _refuse(self, results: Sequence[Proxy], why: Reject) -> None:
+        self.refused.update((one.name, why) for one in results)
+
+    def _note(
+        self, results: Sequence[TensorProxy], types: Sequence[DataType | None], foreign: bool
+    ) -> None:
+        other = {
+            one.name: dtype for one, dtype in zip(results, types, strict=True)
+            if data_type(one.dtype) is not dtype
+        }  # fmt: skip
+        self.types.update(other)
+        self.foreign.update(other if foreign else ())
+
+
+def _results(bsym: BoundSymbol) -> list[TensorProxy]:
+    """The tensors that it makes, without operands that it returns."""
+    given = {one.name for one in reads(bsym)}
+    made = [one for one in makes(bsym) if one.name not in given]
+    return made if all(isinstance(one, TensorProxy) for one in made) else []
+
+
+# ---------------------------------------------------------------------------------- torch's answer
+
+
+def may_differ(tensors: Sequence[TensorProxy]) -> bool:
+    """True if torch must be asked: for operands that are integers, bools, 8-bit floats or 0-dim.
+
+    Results of integers and a Python float are not such operands: they are weak and give way to
+    float16, and Thunder's own tests require that; see thunder_patches/promotion.py.
+    """
+    return any(not one.ndim or data_type(one.dtype) in EXACT | FLOAT8 for one in tensors)
+
+
+def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
+    """The types in torch: of a composite's function, or of one that the torch executor claimed.
+
+    types: the real types of tensors that do not have the trace's.
+    """
+    if symbol.executor is None:
+        function = function_named(symbol.id)
+    else:
+        claimed = symbol.executor is torch_executor
+        function = getattr(symbol.module, symbol.name, None) if claimed else None
+    if function is None:
+        return None
+    try:
+        given = tree_map(functools.partial(as_meta, types=types), (args, kwargs))
+        named = {name: one for name, one in given[1].items() if one is not None}  # as left out
+        for one in given[0]:
+            _promote(one)
+        result = function(*given[0], **named)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        return tuple(from_torch_dtype(one.dtype) for one in results)
+    except _UNKNOWN:
+        return None
+    except _REFUSED as error:
+        return Reject(f"torch refuses it: {str(error).splitlines()[0]}")
+
+
+def _promote(operand: Any) -> None:
+    """Raises RuntimeError for a list of tensors without a common type: a cat of bools and float8.
+
+    Only the meta device accepts those.
+    """
+    listed = isinstance(operand, (list, tuple)) and len(operand) > 1
+    if listed and all(isinstance(one, torch.Tensor) for one in operand):
+        functools.reduce(torch.promote_types, [one.dtype for one in operand])
+
+
+def _common_type(operands: Sequence[Any], types: Types) -> DataType | None:
+    """The type in which torch compares two operands; None if it is unknown."""
+    try:
+        first, second = (as_meta(one, types) for one in operands)
+        return from_torch_dtype(torch.result_type(first, second))
+    except (*_UNKNOWN, *_REFUSED):
+        return None
+
+
+@functools.cache
+def function_named(id: Any) -> Callable[..., Any] | None:
+    """Torch's function for Thunder's id; most ids are its name: torch.nn.functional.threshold."""
+    found: Any = torch
+    for name in str(id).removeprefix("torch.").split("."):
+        found = getattr(found, name, None)
+    return found if callable(found) else _functions_by_id().get(id)
+
+
+@functools.cache
+def _functions_by_id() -> dict[Any, Callable[..., Any]]:
+    """{Thunder's id: torch's function, one of several if it has aliases}, from Thunder's list."""
+    known = _torch_to_thunder_function_map.items()
+    return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
+
+
+def as_meta(value: Any, types: Types) -> Any:
+    if isinstance(value, TensorProxy):
+        dtype = types[value.name] if value.name in types else data_type(value.dtype)
+        if dtype is None:
+            raise TypeError(f"the type of {value.name} is unknown")
+        return torch.empty(tuple(value._shape), dtype=to_torch_dtype(dtype), device="meta")
+    if isinstance(value, NumberProxy):
+        return value.value if is_known_number(value) else value.python_type(1)
+    if isinstance(value, Proxy):
+        raise TypeError(f"{value.name} is no tensor and no number")
+    if isinstance(value, (Device, torch.device)):
+        return torch.device("meta")
+    return torch_dtype_of(value) if isinstance(value, thunder_dtype) else value

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Region -> a function of torch ops with the same arguments and results.
+
+It runs if a region cannot be compiled. A region of views alone needs no kernel: its function calls
+torch as little as possible.
+
+    t1 = prims.transpose(x, (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
+->  def views(a0):
+        v1 = a0.permute((1, 0))
+        v2 = v1.reshape((2, 3, 4))
+        return [v2]
+
+The results share memory with the arguments wherever torch's results do, so that writes through one
+are seen through the other.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import prims
+from thunder.core.codeutils import SigInfo
+from thunder.core.prims import PrimIDs
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors import passes
+from thunder.executors.torchex import ex as torch_executor
+
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.trace.proxies import makes
+
+Views = Callable[..., list[torch.Tensor]]
+
+
+def torch_function(region: Region, name: str) -> Callable[..., Any]:
+    """The region's primitives, each run by Thunder's torch executor, which keeps no value longer
+    than it is needed."""
+    # Not Thunder's function itself, for thunder_patches/passes.py replaces it.
+    trace = passes.transform_for_execution(_trace_of(region, name), (torch_executor,))
+    return passes.del_last_used(trace).python_callable()  # type: ignore[no-any-return]
+
+
+def _trace_of(region: Region, name: str) -> TraceCtx:
+    trace = TraceCtx(None)
+    trace.args, trace.kwargs = list(region.inputs), {}
+    leaves = [_with_torch_impl(leaf) for leaf in region.leaves]
+    made = (proxy for leaf in leaves for proxy in makes(leaf))
+    trace.names = {proxy.name for proxy in (*region.inputs, *made)}
+    with tracectx(trace):
+        for proxy in region.inputs:
+            prims.unpack_trivial(proxy, name=proxy.name)
+    trace.bound_symbols += [*leaves, prims.python_return.bind(list(region.outputs), output=None)]
+    trace._siginfo = SigInfo(name)
+    trace._siginfo.args = [(proxy.name, None) for proxy in region.inputs]
+    return trace
+
+
+def _with_torch_impl(leaf: BoundSymbol) -> BoundSymbol:
+    """prims.lerp is the one primitive of the table that torch runs only as its composite."""
+    if leaf.sym.id is not PrimIDs.LERP:
+        return leaf
+    return ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
+
+
+# ------------------------------------------------------------------------------------------ views
+
+
+class _NeedsCopyError(Exception):
+    """A view cannot make this change of layout."""
+
+
+def view_function(region: Region) -> Views:
+    """The calls of torch as one function; a reshape copies if it must."""
+    return _function(region, "reshape")
+
+
+def views_for(region: Region, args: Sequence[torch.Tensor]) -> Views | None:
+    """The function for arguments with such strides; None if a result must be a copy."""
+    views = _function(region, "view")
+    try:
+        views(*args)
+    except (_NeedsCopyError, RuntimeError):  # torch raises RuntimeError for an impossible view
+        return None
+    return views
+
+
+def _function(region: Region, reshape: str) -> Views:
+    names = {proxy.name: f"a{at}" for at, proxy in enumerate(region.inputs)}
+    lines = [f"def views({', '.join(names.values())}):"]
+    for leaf in region.leaves:
+        made = f"v{len(names)}"
+        lines.append(f"    {made} = {_call(leaf, names[leaf.args[0].name], reshape)}")
+        names[makes(leaf)[0].name] = made
+    results = ", ".join(names[proxy.name] for proxy in region.outputs)
+    text = "\n".join([*lines, f"    return [{results}]"])
+    return FunctionType(_code(text), _SCOPE)
+
+
+@lru_cache(maxsize=256)
+def _code(text: str) -> CodeType:
+    """The code of the function. It is cached, since equal layers have equal views."""
+    scope: dict[str, Any] = {}
+    exec(compile(text, "<views>", "exec"), scope)
+    return scope["views"].__code__  # type: ignore[no-any-return]
+
+
+def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
+    """The expression of one primitive on the value `a`."""
+    source, *arguments = leaf.args
+    match leaf.sym.id:
+        case PrimIDs.SHALLOW_COPY:
+            return a
+        case PrimIDs.REAL | PrimIDs.IMAG as part:
+            return f"{a}.{part.name.lower()}"
+        case PrimIDs.RESHAPE:
+            return f"{a}.{reshape}({tuple(arguments[0])})"
+        case PrimIDs.TRANSPOSE:
+            return f"{a}.permute({tuple(arguments[0])})"
+        case PrimIDs.SQUEEZE:
+            return f"{a}.squeeze({tuple(arguments[0])})"
+        case PrimIDs.SLICE:
+            return a + _slices(source._shape, *arguments)
+        case PrimIDs.BROADCAST_IN_DIM:
+            return a + _broadcast(source._shape, *arguments)
+        case _:
+            return f"stride_order({a}, {tuple(arguments[0])})"
+
+
+def _slices(
+    shape: Sequence[int], starts: Sequence[int], ends: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> str:  # fmt: skip
+    """Only the axes that change: indexing costs torch half a microsecond an axis.
+
+    (4, 8), [0, 2], [4, 8]  ->  .narrow(1, 2, 6)
+    """
+    text = ""
+    for axis, (size, start, end) in enumerate(zip(shape, starts, ends, strict=True)):
+        step = 1 if strides is None else strides[axis]
+        if step != 1:
+            text += f"[{':, ' * axis}{start}:{end}:{step}]"
+        elif (start, end) != (0, size):
+            text += f".narrow({axis}, {start}, {end - start})"
+    return text or "[...]"
+
+
+def _broadcast(shape: Sequence[int], wanted: Sequence[int], dims: Sequence[int]) -> str:
+    """(4,) to (2, 4, 1) at [1]  ->  .unsqueeze(0).unsqueeze(2).expand((2, 4, 1))"""
+    text = "".join(f".unsqueeze({axis})" for axis in range(len(wanted)) if axis not in dims)
+    sizes = dict(zip(dims, shape, strict=True))
+    same = all(sizes.get(axis, 1) == size for axis, size in enumerate(wanted))
+    return text if same and text else f"{text}.expand({tuple(wanted)})"
+
+
+def _stride_order(a: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The tensor itself if it is dense in this stride order; else _NeedsCopyError."""
+    dense = contiguous_strides(a.shape, order)
+    if any(n > 1 and st != d for n, st, d in zip(a.shape, a.stride(), dense, strict=True)):
+        raise _NeedsCopyError
+    return a
+
+
+# With builtins: torch imports where a mode sees its calls, and looks for them here.
+_SCOPE = {"stride_order": _stride_order, "__builtins__": builtins}

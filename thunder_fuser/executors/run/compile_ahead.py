@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The regions of a fused trace -> jobs that plan and compile them before their first calls.
+
+    def computation(x, w):                  x, w: the layouts that the user passed
+      t1 = linear(x, w)                     contiguous, as all products are
+      [t2, t3] = thunderFusion0(t1)    ->   a job; t2, t3 in the orders that the definition gives
+      t4 = transpose(t2, 0, 1)              torch runs it on a meta tensor
+      [t5] = thunderFusion1(t4)        ->   a job
+
+So the regions of forward and backward compile in parallel, while Thunder does the rest of its work.
+A call looks its program up by the layouts of its arguments, and the jobs guess these layouts. A
+wrong guess costs a compilation. An error in a job is raised by the call that needs its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from thunder.core.compile_data import get_compile_data
+from thunder.core.devices import to_torch_device
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.executors.regions.plan import NO_MEMORY
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
+from thunder_fuser.executors.stride_orders.simulate import (
+    Values,
+    arguments_of,
+    results_of,
+    value_of,
+)
+from thunder_fuser.host.dispatch import alignment_of
+from thunder_fuser.ir.record import Definition
+from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.trace.proxies import makes, reads
+
+Job = Callable[[], object]
+Prepared = tuple[Hashable, Job]  # (a key that equal jobs share, the job)
+Prepare = Callable[[Definition, Sequence[Any], torch.device], Prepared | None]
+
+
+def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
+    """A job for each region of a trace, in order, equal jobs once; none if a size is unknown.
+
+    There is none either for a trace transformed by hand, outside thunder.jit: nobody may call it.
+    """
+    values = arguments_of(trace, forget=True)
+    made = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
+    if get_compile_data() is None or not all(map(_is_sized, made)):
+        return []
+    jobs: dict[Hashable, Job] = {}
+    for bsym in trace.bound_symbols:
+        for proxy in reads(bsym):
+            values.setdefault(proxy.name, value_of(proxy))
+        one = callable_of(bsym)
+        if one is not None and not one.region.makes_views:
+            jobs.update(_prepared(one, values, prepare))
+        for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
+            values.setdefault(proxy.name, value)  # unpacked arguments are known already
+    return [*jobs.values()]
+
+
+def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
+    """The keys of such arguments; their memory counts as aligned as torch's allocations are."""
+    return tuple(map(_key, args))
+
+
+def _key(value: Any) -> InputKey:
+    if not isinstance(value, torch.Tensor):
+        return InputKey()
+    place = value.storage_offset() * value.element_size()
+    return InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(place))
+
+
+def _is_sized(proxy: Proxy) -> bool:
+    return not isinstance(proxy, TensorProxy) or all(type(size) is int for size in proxy._shape)
+
+
+def _prepared(one: RegionCallable, values: Values, prepare: Prepare) -> Sequence[Prepared]:
+    """The job of a region, or nothing."""
+    args, device = [values[proxy.name] for proxy in one.region.inputs], _device(one.region)
+    try:
+        found = one.ahead(lambda definition, args: prepare(definition, args, device), args)
+    except Exception:  # the call will raise the same error again, where the user can see it
+        return ()
+    return () if found is None else (found,)
+
+
+def _device(region: Region) -> torch.device:
+    """The device of the region's calls: that of a tensor on a GPU if there is one, else the CPU."""
+    tensors = (one for one in (*region.inputs, *region.outputs) if isinstance(one, TensorProxy))
+    found = {to_torch_device(one.device) for one in tensors}
+    device = next((one for one in found if one.type != "cpu"), torch.device("cpu"))
+    return device if device.index is not None or device.type == "cpu" else torch.device("cuda", 0)
+
+
+# ----------------------------------------------------------------------------------------- results
+
+
+def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> Sequence[Any]:
+    """A guess at the results of a call; contiguous tensors if nothing is known."""
+    made = makes(bsym)
+    try:
+        if one is None:
+            found = results_of(bsym, NO_MEMORY, values)
+        else:
+            found = results_of(one.region, one.memory, values)
+    except Exception:  # torch cannot run it on meta tensors
+        found = []
+    shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
+    if shapes != [proxy._shape for proxy in made if isinstance(proxy, TensorProxy)]:
+        return [*map(value_of, made)]
+    tensors = (value for value in found if isinstance(value, torch.Tensor))
+    return [next(tensors) if isinstance(one, TensorProxy) else value_of(one) for one in made]

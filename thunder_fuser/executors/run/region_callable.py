@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Region -> the function a trace calls: looked up by layout, defined and compiled on a miss.
+
+    arguments -> layouts -> (miss) Definition -> compile -> a runner kept for these layouts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from thunder.core import dtypes
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
+
+from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.errors import (
+    CacheMissError,
+    EmulatorError,
+    FuserError,
+    LaunchError,
+    OptionError,
+)
+from thunder_fuser.executors.record.record import (
+    Layout,
+    layout_of,
+    record_region,
+    whole_layout,
+)
+from thunder_fuser.executors.record.torch_function import torch_function, view_function, views_for
+from thunder_fuser.executors.regions.donation import may_be_freed
+from thunder_fuser.executors.regions.plan import RegionMemory
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.run.fallback import warn_of_fallback
+from thunder_fuser.executors.run.out_of_range import in_words
+from thunder_fuser.executors.support.dtensor import on_dtensors, on_locals, sharded
+from thunder_fuser.failures import build_error, with_innermost_frame
+from thunder_fuser.host.arguments import check_memory, check_plain
+from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
+from thunder_fuser.host.guards import note_miss
+from thunder_fuser.ir.record import Definition
+from thunder_fuser.logs import timing
+from thunder_fuser.options import Value, in_force, option
+from thunder_fuser.progress import working
+from thunder_fuser.source.warn import line_of_the_call
+from thunder_fuser.stages import stage
+from thunder_fuser.threads import BACKGROUND
+
+Runner = Callable[..., Sequence[torch.Tensor]]
+Compile = Callable[[Definition, str, Sequence[Any]], Runner]
+T = TypeVar("T")
+
+
+class RegionCallable:
+    """Makes `call`, the function of a region. All work waits for its first call.
+
+    `given` are options of the jit call, in force while the region is compiled. A model has many
+    regions, and each lives as long as the compiled function: what they have in common is shared.
+    fallbacks: why torch runs calls of it. place: which one of the regions it is, in words.
+    """
+
+    __slots__ = (
+        "__weakref__", "_compile", "_expected", "_freeing", "_given", "_keeping", "call", "context",
+        "definitions", "fallbacks", "memory", "name", "on_mesh", "one_by_one", "place", "region",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        region: Region,
+        memory: RegionMemory,
+        compile_region: Compile,
+        given: Mapping[str, Value],
+        *,
+        place: str = "a region",
+    ) -> None:
+        self.name, self.region, self.memory, self.place = name, region, memory, place
+        self.definitions: tuple[Definition, ...] = ()
+        self.fallbacks: tuple[str, ...] = ()
+        self._compile = compile_region
+        self._given = given
+        # What was recorded ahead of the first call: for which layouts, and the definition.
+        self._expected: tuple[Any, Definition] | None = None
+        self.one_by_one: Runner | None = None
+        # Not the proxies' names: a user may call an argument `key`.
+        inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
+        self._keeping: Any = None
+        self._freeing: Any = None
+        how: dict[str, Any] = {"checked": False, "name": name}
+        if memory.writes:
+            how |= {"marks": _marks(region, memory), "in_turn": self._in_turn}
+        if not region.makes_views:
+            self._keeping = make_dispatch(inputs, self._miss, **how)
+        if memory.donated_if_freed:
+            self._freeing = make_dispatch(inputs, self._miss_freeing, **how)
+        self.call: Any = self._call()
+        self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
+        if self.on_mesh:
+            self.call = on_locals(self.call, region.inputs, region.outputs)
+        self.context = {name: self.call}  # as Thunder's bound symbols have it
+
+    def meta(self, *args: Any) -> list[Proxy]:
+        """What Thunder is told of the results."""
+        return list(self.region.outputs)
+
+    def _call(self) -> Runner:
+        if self._keeping is None:
+            return view_function(self.region)
+        return self._keeping if self._freeing is None else _either(self._keeping, self._freeing)
+
+    @property
+    def tables(self) -> list[dict[Any, Runner]]:
+        """{layouts and shapes of a call: what it runs}, one for each way of being called."""
+        return [call.runners for call in (self._keeping, self._freeing) if call is not None]
+
+    @property
+    def runners(self) -> list[Runner]:
+        """What its calls have run, for each layout and shape of theirs."""
+        return [run for known in self.tables for run in known.values()]
+
+    def views(self, args: Sequence[Any]) -> Runner | None:
+        """A function that returns the results as views, if they are views of such arguments."""
+        return views_for(self.region, args) if self.region.moves_only else None
+
+    def _in_turn(self, *args: Any) -> Sequence[torch.Tensor]:
+        """Runs the ops by torch, where what one writes shares memory with what another reads."""
+        if self.one_by_one is None:
+            self.one_by_one = torch_function(self.region, self.name)
+        return self.one_by_one(*args)
+
+    def _miss(self, args: Sequence[Any]) -> Runner:
+        return self.views(args) or self._compiled(self.memory.donated, args)
+
+    def _miss_freeing(self, args: Sequence[Any]) -> Runner:
+        return self._compiled((*self.memory.donated, *self.memory.donated_if_freed), args)
+
+    def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
+        for name, tensor in self._tensors(args):
+            check_memory(name, tensor)  # the fallback would read freed memory too
+        with in_force(self._given):
+            names = [proxy.name for proxy in self.region.inputs]
+            note_miss(self, self.name, names, args, variant=donated)
+        return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
+
+    def _tensors(self, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name in messages, tensor) for each tensor among the arguments."""
+        for at, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor):
+                yield f"argument {at} of {self.name}", arg
+
+    def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
+        with in_force(self._given), working(self.place), timing(self.name):
+            definition: Definition = ()
+            try:
+                definition = self._define(donated, args)
+                return in_words(self._compile(definition, self.name, args), self.name, self.region)
+            except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
+                raise  # a kernel that misbehaves, or a broken promise, is never papered over
+            except KeyboardInterrupt:
+                BACKGROUND.abandon()  # it may be what the call was waiting for
+                raise
+            except Exception as error:  # no other name for it: its frames hold the arguments
+                return self._fallback(build_error(error), definition, args)
+
+    def _fallback(
+        self, failure: FuserError, definition: Definition, args: Sequence[Any]
+    ) -> Runner:
+        """The torch ops, with a warning; raises the failure if the option strict is set."""
+        where = self.region.where or line_of_the_call()
+        if option("strict"):
+            cause = with_innermost_frame(failure.__cause__)
+            # Anew: the frames of the compiler would be a hundred lines.
+            raise failure.at(f"{self.name}, {where}").with_traceback(None) from cause
+        self.fallbacks = tuple(dict.fromkeys((*self.fallbacks, str(failure))))
+        ops = len(self.region.leaves)
+        warn_of_fallback(failure, definition, args, name=self.name, ops=ops, where=where)
+        run = torch_function(self.region, self.name)
+        return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+    def ahead(
+        self, prepare: Callable[[Definition, Sequence[Any]], T], args: Sequence[Any]
+    ) -> T | None:
+        """`prepare` applied to the definition that a call will look up, under its options.
+
+        args: like those of the call, tensors on the meta device. None on a mesh, and where views
+        are enough.
+        """
+        if self.on_mesh or self.views(args) is not None:
+            return None
+        freed = self.memory.donated_if_freed  # most often a backward frees what it reads
+        donated, layouts = (*self.memory.donated, *freed), self._layouts(args)
+        with in_force(self._given):
+            definition = self._recorded(donated, layouts)
+            self._expected = (donated, layouts), definition
+            return prepare(definition, args)
+
+    def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
+        for name, tensor in self._tensors(args):
+            check_plain(name, tensor)
+        layouts, expected = self._layouts(args), self._expected
+        self._expected = None
+        if expected is not None and expected[0] == (donated, layouts):
+            definition = FusionCache.get().own(expected[1])
+        else:
+            definition = self._recorded(donated, layouts)
+        if definition not in self.definitions:  # other sizes are most often the same one
+            self.definitions += (definition,)
+        return definition
+
+    @stage("record")
+    def _recorded(
+        self, donated: tuple[str, ...], layouts: Sequence[Layout | None]
+    ) -> Definition:
+        definition = record_region(self.region, self.memory, layouts, donated)
+        return FusionCache.get().own(sharded(definition, self.region.inputs))
+
+    def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
+        return [*map(self._layout, self.region.inputs, args)]
+
+    def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
+        if not isinstance(arg, torch.Tensor):
+            return None
+        return whole_layout(proxy) if self.on_mesh else layout_of(arg)
+
+
+def bind_callable(bsym: BoundSymbol) -> None:
+    """Makes a bound symbol call the owner of its meta. Thunder asks for it at each new copy."""
+    bsym._call_ctx = bsym.sym.meta.__self__.context
+
+
+def callable_of(bsym: BoundSymbol) -> RegionCallable | None:
+    """What a bound symbol of a trace calls, if it is a region of ours."""
+    owner = getattr(bsym.sym.meta, "__self__", None)
+    return owner if isinstance(owner, RegionCallable) else None
+
+
+def _either(keeping: Runner, freeing: Runner) -> Runner:
+    """`freeing`, which writes over what autograd has kept, where that is about to be freed."""
+
+    def call(*args: Any) -> Sequence[torch.Tensor]:
+        return (freeing if may_be_freed() else keeping)(*args)
+
+    return call
+
+
+def _marks(region: Region, memory: RegionMemory) -> bytes:
+    """For each input, what `may_write` has to know of it."""
+    writes = {write.target: write for write in memory.writes}
+
+    def mark(proxy: Proxy) -> int:
+        if not isinstance(proxy, TensorProxy):
+            return 0
+        write = writes.get(proxy.name)
+        marked = 0 if write is None else WRITTEN | CHECKED * write.is_checked
+        return marked | proxy.dtype.bytes
+
+    return bytes(map(mark, region.inputs))
+
+
+def _kind(proxy: Proxy) -> str:
+    if not isinstance(proxy, TensorProxy):
+        return "number"
+    return "complex" if dtypes.is_complex_dtype(proxy.dtype) else "tensor"

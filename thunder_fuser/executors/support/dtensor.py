@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions on DTensors: each device computes on its local tensors, and no element moves.
+
+    t1 = dtensor_gelu(x: Shard(1));  t2 = dtensor_mul(t1, y: Shard(1))    one region, Shard(1)
+    t3 = dtensor_sum(x: Shard(0), [0], False)                             torch runs it: Partial
+
+An op is taken if our rules (analysis/propagate.py) give its results the placements that DTensor's
+own rules give. Thunder has noted those on its proxies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch.distributed.tensor import DTensor
+
+from thunder_fuser.analysis.propagate import propagate
+from thunder_fuser.cache.sharded import (
+    layout_records,
+    local_of,
+    mesh_of,
+    placements_of,
+    sharding_of,
+)
+from thunder_fuser.errors import FuserError, InputError
+from thunder_fuser.executors.support.dtypes import known_type
+from thunder_fuser.executors.support.rows import Row
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.record import Definition, OpRecord
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import makes, reads
+
+Runner = Callable[..., Sequence[Any]]
+
+
+# ------------------------------------------------------------------------------- the questions
+
+
+def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
+    """The mesh of a bound symbol's operands and results; None if they are plain tensors."""
+    found = (*reads(bsym), *makes(bsym))
+    return next((mesh_of(p) for p in found if isinstance(p, DTensorProxy)), None)
+
+
+def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
+    """Why an op on DTensors cannot run on their local tensors; None if it can."""
+    args = [p for p in reads(bsym) if isinstance(p, TensorProxy)]
+    outs = list(makes(bsym))
+    if not any(isinstance(p, DTensorProxy) for p in (*args, *outs)):
+        return None
+    if not all(isinstance(p, DTensorProxy) for p in (*args, *outs)):
+        return Reject("it mixes DTensors and plain tensors")
+    given = list({p.name: p for p in args}.values())
+    try:
+        fusion = define(sharded(_definition_of_op(bsym, row, given), given))
+        spread = propagate(fusion)
+        (mesh,) = {mesh_of(p) for p in (*given, *outs)}
+        for proxy, output in zip(outs, fusion.outputs, strict=True):
+            wanted = tuple(proxy.placements)
+            if placements_of(spread[output.name], mesh) != wanted:
+                return Reject(f"DTensor places its result as {wanted}")
+    except (FuserError, ValueError) as error:
+        return Reject(" ".join(str(error).split()))
+    return None
+
+
+def _definition_of_op(bsym: BoundSymbol, row: Row, given: Sequence[DTensorProxy]) -> Definition:
+    """The definition of one op on whole tensors."""
+    fd = Recorder()
+    env = {
+        p.name: fd.define_tensor(tuple(map(int, p.shape)), None, known_type(p.dtype)) for p in given
+    }
+    made = row.record(fd, *tree_map(lambda a: _stand_in(a, env), tuple(bsym.args)))
+    for value in made if isinstance(made, tuple) else (made,):
+        fd.add_output(fd.ops.set(value))
+    return fd.definition
+
+
+def _stand_in(value: Any, env: dict[str, Any]) -> Any:
+    if isinstance(value, NumberProxy):
+        return value.value
+    return env[value.name] if isinstance(value, TensorProxy) else value
+
+
+def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
+    """A region's definition with the placements of its DTensors."""
+    names = [r.outputs[0] for r in definition if r.op in ("define_tensor", "define_scalar")]
+    records: list[OpRecord] = []
+    for name, proxy in zip(names, inputs, strict=True):
+        if isinstance(proxy, DTensorProxy):
+            records += layout_records(name, mesh_of(proxy), sharding_of(proxy.name, proxy))
+    return (*definition, *records)
+
+
+# --------------------------------------------------------------------------------- the call
+
+
+def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Runner:
+    """A function of local tensors -> one of DTensors, with the placements of the trace."""
+    wanted, made = _specs(inputs), _specs(outputs)
+
+    def call(*args: Any) -> list[Any]:
+        return [*map(_whole, run(*map(_local, args, wanted)), made)]
+
+    return call
+
+
+def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
+    """A function of DTensors -> one of local tensors; the inverse of `on_locals`."""
+    specs = _specs(inputs)
+
+    def call(*args: Any) -> list[Any]:
+        return [result._local_tensor for result in run(*map(_whole, args, specs))]
+
+    return call
+
+
+def _specs(given: Sequence[Any]) -> list[Any]:
+    """Mesh and placements of each DTensor; None for any other value."""
+    return [p.spec._o if isinstance(p, DTensorProxy) else None for p in given]
+
+
+def _whole(local: Any, spec: Any) -> Any:
+    return local if spec is None else DTensor(local, spec, requires_grad=False)
+
+
+def _local(arg: Any, spec: Any) -> Any:
+    if spec is None:
+        return arg
+    if arg._spec.placements != spec.placements or arg._spec.mesh != spec.mesh:
+        raise InputError(
+            "a region's argument", expected=f"placements {spec.placements} on {spec.mesh}",
+            got=f"{arg._spec.placements} on {arg._spec.mesh}",
+        )  # fmt: skip
+    return local_of(arg)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> its traces, its fusions' callables and what the fuser refused.
+
+    thunder.jit(f)                                       itself
+    thunderfx(f)                                         one for each graph that Thunder runs
+    ThunderCompiler(...)                                 the same
+    torch.compile(f, backend=ThunderCompiler(...))       the same
+
+explain and the demo read Thunder's data through this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import thunder
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.regions.claim import Claims
+from thunder_fuser.executors.regions.comments import counted
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
+from thunder_fuser.options import Value
+from thunder_fuser.rematerialization.apply import Recomputation
+from thunder_fuser.trace.proxies import makes
+
+Jitted = Callable[..., Any]
+_LONGEST = 160
+
+
+def jit(function: Callable[..., Any], **given: Value) -> Jitted:
+    """thunder.jit with the fuser; `given` are its options, by their own names."""
+    keywords = {f"fuser_{name}": value for name, value in given.items()}
+    return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def jitted_inside() -> Iterator[list[Jitted]]:
+    """The functions jitted with the fuser inside of the block, in order; the list keeps them alive.
+
+    Those of a module that imported `jit` itself before the block are missing.
+    """
+    found: list[Jitted] = []
+    jit = thunder.jit
+
+    @wraps(jit)
+    def jit_and_keep(*args: Any, **kwargs: Any) -> Jitted:
+        jitted: Jitted = jit(*args, **kwargs)
+        if fuser in thunder.compile_data(jitted).executors_list:
+            found.append(jitted)
+        return jitted
+
+    thunder.jit = jit_and_keep
+    try:
+        yield found
+    finally:
+        thunder.jit = jit
+
+
+def final_traces(jitted: Jitted) -> list[TraceCtx]:
+    """The traces that ran last: forward, then backward if there is one.
+
+    After a hit of its cache, Thunder's last_traces are those of the hit, but last_backward_traces
+    are still those of the newest compilation.
+    """
+    (graph,) = graphs_of(jitted)
+    stats = thunder.compile_stats(graph)
+    both = (stats.last_traces, stats.last_backward_traces)
+    for entry in stats.interpreter_cache:
+        if entry.computation_traces is stats.last_traces:
+            both = (entry.computation_traces, entry.backward_traces)
+    return [traces[-1] for traces in both if traces]
+
+
+def fusions_of(jitted: Jitted) -> list[RegionCallable]:
+    """The fusions of a jitted function, in the order they run."""
+    traces = final_traces(jitted)
+    return [one for trace in traces for one in _callables(trace.bound_symbols)]
+
+
+def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
+    """The callables of regions, also of regions that a transform put into a bound symbol."""
+    for bsym in bsyms:
+        found = callable_of(bsym)
+        if found is None:
+            yield from _callables(bsym.subsymbols)
+        else:
+            yield found
+
+
+def claims_of(jitted: Jitted) -> Claims:
+    """The ops that the fuser took and refused in the traces that ran last."""
+    claims = fuser.claims_of(_first_trace(jitted))
+    if claims is None:
+        raise InputError(
+            "explain", expected="a function jitted with this fuser", got="one jitted without it",
+            do="call thunder.jit(function, executors=[fuser])",
+        )
+    return claims
+
+
+def recomputation_in(jitted: Jitted) -> Recomputation | None:
+    """What the function saves for its backward; None if it has no backward."""
+    return fuser.recomputation_of(_first_trace(jitted))
+
+
+def _first_trace(jitted: Jitted) -> TraceCtx:
+    """The first trace of the compilation that ran last: the fuser's key for its results."""
+    (graph,) = graphs_of(jitted)  # a function that was not called, or not jitted, raises here
+    first: TraceCtx = thunder.compile_stats(graph).last_traces[0]
+    return first
+
+
+def recomputation_of(jitted: Jitted) -> Recomputation:
+    """As `recomputation_in`, but raises InputError if there is no backward."""
+    found = recomputation_in(jitted)
+    if found is None:
+        raise no_backward()
+    return found
+
+
+def no_backward() -> InputError:
+    return InputError(
+        "explain", expected="a function jitted with this fuser, with gradients",
+        got="one whose last compilation had no backward",
+        do="call it with tensors that require gradients",
+    )  # fmt: skip
+
+
+def op_texts(region: Region) -> list[tuple[str, str]]:
+    """(the line of a trace, the name of its first result) of each primitive."""
+    return [(_op_text(leaf), makes(leaf)[0].name) for leaf in region.leaves]
+
+
+def _op_text(leaf: BoundSymbol) -> str:
+    """t3 = mul(t1, 2.0)  # t3: "cpu f32[4, 8]" """
+    lines = (line for line in leaf.python(indent=0, print_depth=1) if not line.startswith("#"))
+    return " ".join(lines).replace("prims.", "", 1)
+
+
+def trace_text(jitted: Jitted) -> str:
+    """The forward trace as it runs, one line a call; a fusion's line ends with its ops."""
+    ops = {
+        one.name: f"\n      # {counted(leaf.sym.name for leaf in one.region.leaves)}"
+        for one in fusions_of(jitted)
+    }
+    lines = []
+    for line in str(final_traces(jitted)[0]).splitlines():
+        text = line.strip()
+        if line.startswith("  ") and text and not text.startswith(("#", "del ", '"')):
+            name = text.partition("= ")[2].partition("(")[0]
+            lines.append(f"  {_short(text.partition('  # ')[0])}{ops.get(name, '')}")
+    return "\n".join(lines)
+
+
+def _short(line: str) -> str:
+    """A line, cut if it is long, as the return with all values saved for the backward is."""
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
+
+
+# ------------------------------------------------- a user's function -> the results of thunder.jit
+
+def graphs_of(jitted: Any) -> list[Jitted]:
+    """The results of thunder.jit that were called, in the order in which they were compiled.
+
+    Raises InputError for a function that is none of the above, or was not called.
+    """
+    backend = None
+    found = [jitted]
+    if thunder.compile_stats(jitted) is None:
+        backend = _backend_of(jitted)
+        found = [one for info in backend.subgraph_infos for one in info.thunder_compiled_fns]
+    called = [one for one in found if thunder.compile_stats(one).last_traces]
+    if not called:
+        raise InputError(
+            "explain", expected="a function that was called", got="one that was not",
+            do="call it once with its arguments",
+        )  # fmt: skip
+    return called
+
+
+def name_of(jitted: Any) -> str:
+    """The name of a function, or the class name of a module."""
+    owner = "_model" if thunder.compile_stats(jitted) is not None else "_func"
+    for name in (owner, "_orig_mod"):
+        inner = getattr(jitted, name, None)
+        if inner is not None:  # a compiled module may have no truth value
+            return name_of(inner)
+    return str(getattr(jitted, "__name__", type(jitted).__name__))
+
+
+def _backend_of(jitted: Any) -> Any:
+    """The ThunderCompiler behind a function. It is known by its attributes, since importing its
+    class takes seconds."""
+    found = getattr(jitted, "_backend", jitted)
+    if context := _dynamo_context(jitted):
+        found = context.callback
+        while hasattr(found, "_torchdynamo_orig_backend"):
+            found = found._torchdynamo_orig_backend
+        found = getattr(found, "compiler_fn", found)
+    if not hasattr(found, "subgraph_infos"):
+        raise InputError(
+            "explain", expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or a"
+            " function that torch.compile compiles with one", got=repr(jitted)[:80],
+        )  # fmt: skip
+    return found
+
+
+def _dynamo_context(jitted: Any) -> Any:
+    """The context that torch.compile made for a module or function; None if it made none."""
+    code = getattr(jitted, "__code__", None)
+    if not hasattr(jitted, "_torchdynamo_orig_callable") or code is None:
+        return getattr(jitted, "dynamo_ctx", None)
+    cells = dict(zip(code.co_freevars, jitted.__closure__ or (), strict=True))
+    return cells["self"].cell_contents if "self" in cells else None

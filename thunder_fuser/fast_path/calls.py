@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""thunder.jit with the fuser, and a shorter way through Thunder for calls that it has compiled.
+
+    jit(model)  ->  the result of thunder.jit, but each call runs these steps:
+
+    environment()                   reads torch's global state, once a call
+    structure_of(args, kwargs)      what Thunder's guards do not compare, such as None
+    guard(args, kwargs)             Thunder's guards, of the newest compilation first
+    computation(*inputs)            the regions and torch's operations
+    connect(...)                    puts the results into autograd's graph, with one Function
+    epilogue(...)                   the results as the function returns them
+
+A call that no guard accepts goes to Thunder, which compiles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import unwrap
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+from weakref import ref
+
+import thunder
+import torch
+from thunder import CacheEntry
+from thunder.common import CompileStats
+from thunder.core.module import ThunderModule
+from thunder.core.options import CACHE_OPTIONS
+from thunder.core.trace import _tracectx
+from thunder.core.update_aliases import _is_inplace_op
+from thunder.executors.torch_autograd import connect_to_autograd
+from thunder.extend import Executor, FusionExecutor, get_default_executors, resolve_executors
+
+from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.fast_path.autograd import connect
+from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
+from thunder_fuser.fast_path.torch_state import Environment, environment, without_autocast
+from thunder_fuser.thunder_patches.argument_structure import structure_of
+from thunder_fuser.trace.proxies import bytes_of
+
+Jitted = Callable[..., Any]
+LARGE = 16 << 20  # bytes
+SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
+
+
+def jit(
+    function: Callable[..., Any],
+    *,
+    executors: Sequence[Executor | str] | None = None,
+    **given: Any,
+) -> Any:
+    """thunder.jit with the fuser before Thunder's default executors; its calls run less Python.
+
+    executors: must contain the fuser. The default is the fuser and Thunder's default executors
+    without those that fuse: for these, Thunder would cut the fuser's regions again. given: as for
+    thunder.jit.
+
+    Three things differ from thunder.jit(function, executors=[fuser]):
+
+    - One autograd Function instead of two if the results have less than 16 MiB: their gradients
+      are kept until the backward ends. thunderfx_disable_split_autograd=False always gives two.
+    - A call checks which arguments share memory only if the program writes in place.
+    - The times in thunder.compile_stats are those of the last call that compiled.
+
+    Raises OptionError if the fuser is not among the executors.
+    """
+    options = {SPLIT: True, **given}
+    of_thunder = thunder.jit(function, executors=_checked(executors), **options)
+    short = ShortWay(of_thunder, function, may_split=SPLIT not in given)
+    short.made_by = (jit, given)
+    if isinstance(of_thunder, ThunderModule):
+        of_thunder._forward_fn = short.around(of_thunder._forward_fn)
+        return of_thunder
+    return short.around(of_thunder)
+
+
+def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
+    if executors is None:
+        others = (one for one in get_default_executors() if not isinstance(one, FusionExecutor))
+        return (fuser, *others)
+    found = tuple(resolve_executors(executors))
+    if fuser not in found:
+        raise OptionError(
+            "thunder_fuser.jit(executors=...)", expected="a list with the fuser",
+            got=str([one.name for one in found]), do="write executors=[fuser, ...]",
+        )  # fmt: skip
+    return found
+
+
+class Known(NamedTuple):
+    """An entry of Thunder's cache, its guards (None if only Thunder can check them), and its
+    functions without decorators."""
+
+    entry: CacheEntry
+    guarded: Guarded | None
+    computation: Jitted
+    backward: Jitted | None
+    epilogue: Jitted
+    splits: bool  # True: two autograd Functions, as Thunder
+
+
+class ShortWay:
+    """The calls of one jitted function. It holds a jitted module weakly, to avoid a cycle."""
+
+    def __init__(self, of_thunder: Any, function: Callable[..., Any], *, may_split: bool) -> None:
+        self.stats: CompileStats = thunder.compile_stats(of_thunder)
+        data = thunder.compile_data(of_thunder)
+        given = data.compile_options
+        self.constant = data.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
+        self.one_function = bool(given[SPLIT])
+        self.differentiable = given.get("is_differentiable_outputs")
+        self.may_split = may_split and self.differentiable is None
+        self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
+        self.own: dict[str, Any] = getattr(function, "__dict__", {})
+        self.known: list[Known] = []
+        self.made_by: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
+
+    def around(self, of_thunder: Jitted) -> Jitted:
+        """The function that users call."""
+
+        @wraps(of_thunder)  # copies the attributes by which Thunder knows a jitted function
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.is_special():
+                return of_thunder(*args, **kwargs)
+            here, structure = environment(), structure_of(args, kwargs)
+            for known in reversed(self.all_known()):
+                found = known.guarded
+                if found is None:
+                    break
+                if found.environment == here and found.structure in (None, structure):
+                    try:
+                        inputs = found.guard(args, kwargs)
+                    except Exception:  # a guard that failed, as for Thunder
+                        continue
+                    if inputs is not None:
+                        self.count(known.entry)
+                        return self.run(known, inputs, here)
+            return self.compiled(of_thunder, args, kwargs, here)
+
+        vars(call)["short_way"] = self
+        return call
+
+    def compiled(
+        self, of_thunder: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], here: Environment
+    ) -> Any:
+        """A call that Thunder compiles, or finds with guards that are not known here. Where it has
+        gradients they are connected as in the calls after it.
+        """
+        _, _, grad, _ = here
+        if not (grad and self.constant and self.one_function) or self.differentiable is not None:
+            return of_thunder(*args, **kwargs)
+        self.stats.calls += 1
+        self.stats.last_trace_host_start = perf_counter_ns()
+        data = thunder.compile_data(of_thunder if self.module is None else self.module())
+        entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
+        prologue = entry.prologue_fn
+        known = next(one for one in self.all_known() if one.entry.prologue_fn is prologue)
+        try:
+            return self.run(known, (inputs[0], inputs[1]), here)
+        finally:
+            self.stats.last_computation = entry.computation_fn
+            self.stats.last_trace_host_stop = perf_counter_ns()
+
+    def all_known(self) -> list[Known]:
+        """What is known of each entry of Thunder's cache, in its order."""
+        cache, known = self.stats.interpreter_cache, self.known
+        if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
+            before = {id(one.entry): one for one in known}
+            self.known = known = [before.get(id(one)) or self.know(one) for one in [*cache]]
+        return known
+
+    def know(self, entry: CacheEntry) -> Known:
+        writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
+        plain = self.constant and not entry.return_none_instead_of_grads
+        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
+        backward = entry.backward_fn and unwrap(entry.backward_fn)
+        splits = not self.one_function or (backward and self.may_split and _is_large(entry))
+        return Known(
+            entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn),
+            bool(splits),
+        )  # fmt: skip
+
+    def is_special(self) -> bool:
+        """True if Thunder, or autograd's Function, must look at more than guards."""
+        return (
+            _tracectx.get(None) is not None
+            or _is_transforming()
+            or "use_ddp" in self.own
+            or "use_fsdp" in self.own
+        )
+
+    def count(self, entry: CacheEntry) -> None:
+        """Notes a hit of Thunder's cache, as Thunder does."""
+        stats = self.stats
+        stats.calls += 1
+        stats.cache_hits += 1
+        if stats.last_traces is not entry.computation_traces or stats.last_interpreter_log:
+            stats.last_traces = entry.computation_traces
+            stats.last_prologue_traces = entry.prologue_traces
+            stats.last_prologue = entry.prologue_fn
+            stats.last_computation = entry.computation_fn
+            stats.last_interpreter_log = stats.last_interpreted_instructions = None
+
+    def run(self, known: Known, inputs: Inputs, here: Environment) -> Any:
+        of_computation, of_epilogue = inputs
+        _, _, grad, autocast = here
+        _set_grad(False)
+        try:
+            if autocast is None:
+                results = known.computation(*of_computation)
+            else:
+                results = without_autocast(known.computation, of_computation)
+            if known.backward is not None:
+                results = self.connect(known, known.backward, *results)
+            return known.epilogue(*of_epilogue, *results)
+        finally:
+            _set_grad(grad)
+
+    def connect(self, known: Known, backward: Jitted, data: Any, kept: Any) -> Any:
+        """The results, in autograd's graph."""
+        _set_grad(True)
+        if not known.splits and self.differentiable is None:
+            connect(backward, data, kept)
+        else:
+            connect_to_autograd(
+                backward_fn=known.entry.backward_fn, flat_args=data["flat_args"],
+                flat_output=data["flat_output"], saved_tensors=kept[0], saved_other=kept[1],
+                return_none_instead_of_grads=False, disable_split_autograd=not known.splits,
+                is_differentiable_outputs=self.differentiable,
+            )  # fmt: skip
+        _set_grad(False)
+        return data["output"]
+
+
+def _is_large(entry: CacheEntry) -> bool:
+    """True if the results' gradients are so large that freeing them early is worth its time."""
+    returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
+    return sum(map(bytes_of, returned["flat_output"])) >= LARGE
+
+
+def short_way_of(jitted: Any) -> ShortWay:
+    """The ShortWay of a result of `jit`: what it knows, and the steps of its calls."""
+    way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
+    return way
+
+
+_set_grad = torch._C._set_grad_enabled
+_is_transforming = torch._C._are_functorch_transforms_active

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch functions that are defined here, in one table, and how Thunder is told of them.
+
+    t1 = torch.nn.functional.huber_loss(t0, y)  ->  t1 = sub(t0, y), t2 = abs(t1), ... mean(t9)
+
+A function is here for one of three reasons: Thunder leaves it to torch (one opaque call, which ends
+a region, and runs once more for its gradient); Thunder has other arguments or defaults than torch;
+or Thunder takes it apart into pieces whose gradient is wrong or slow. define.py has the two ways to
+define one. To add one, write a row in the table of its subject:
+
+    pointwise       each element, activations, other names of what Thunder knows, casts
+    losses          losses, distances, log_softmax, cross_entropy
+    batch_norms     batch_norm in training
+    reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
+    movement        rolls, tiles, shuffles, stacks, views, new tensors
+    attention       scaled_dot_product_attention
+    collectives     all_gather_tensor and the like, of torch.distributed
+    groups          products of groups and counts, as a mixture of experts takes them
+    recurrent       one step of an LSTM, a GRU, a plain recurrent network
+    kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container
+from typing import Any
+
+from thunder.core.symbol import BoundSymbol
+from thunder.extend import Executor
+from thunder.torch.default_torch_ops import torch_auto_registered_ops
+
+from thunder_fuser.functions import collectives
+from thunder_fuser.functions.attention import ATTENTION
+from thunder_fuser.functions.batch_norms import BATCH_NORMS
+from thunder_fuser.functions.collectives import COLLECTIVES
+from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides
+from thunder_fuser.functions.groups import GROUPS
+from thunder_fuser.functions.kernels import KERNELS_OF_TORCH
+from thunder_fuser.functions.losses import LOSSES
+from thunder_fuser.functions.movement import MOVEMENT
+from thunder_fuser.functions.pointwise import POINTWISE
+from thunder_fuser.functions.recurrent import RECURRENT
+from thunder_fuser.functions.reductions import REDUCTIONS
+from thunder_fuser.trace.op import Reject
+
+TABLES: dict[str, Table] = {
+    "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
+    "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
+    "groups": GROUPS, "recurrent": RECURRENT,
+}  # fmt: skip
+# By the name that Thunder gives torch's function, which is also that of the tensor's method.
+FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
+FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
+
+
+def register(executor: Executor) -> None:
+    """Registers the rewrites, which Thunder calls while it traces, and the composites."""
+    found = lookasides(_rewrites()) | collectives.lookasides()
+    executor._lookasides.update(found)
+    _give_to_thunderfx(found)
+    for name, one in FUNCTIONS.items():
+        if isinstance(one, Composite):
+            executor.register_supported(
+                name,
+                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
+                execution_transform=one.transform,
+                grad_transform=one.gradient,
+            )
+
+
+def _rewrites() -> dict[str, Rewrite]:
+    found = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
+    composites = ((name, one) for name, one in FUNCTIONS.items() if isinstance(one, Composite))
+    return found | {name: Rewrite(one.rewrite) for name, one in composites if one.rewrite}
+
+
+def _give_to_thunderfx(functions: Container[Any]) -> None:
+    """Lets thunderfx leave these functions in graphs for Thunder. It takes out those of a list for
+    which Thunder only calls torch, and it reads that list once, when it is imported (slowly)."""
+    for ops in torch_auto_registered_ops.values():
+        ops[:] = [one for one in ops if one not in functions]
+    imported = sys.modules.get("thunder.dynamo.utils")
+    if imported is not None:
+        known = imported.auto_register_ops
+        known -= {one for one in known if one in functions}
+
+
+def composite_of(bsym: BoundSymbol) -> Composite | None:
+    """The composite of a bound symbol that no other executor has claimed."""
+    found: Any = FUNCTIONS.get(bsym.sym.id) if bsym.sym.executor is None else None
+    return found if isinstance(found, Composite) else None
+
+
+def why_apart(bsym: BoundSymbol) -> Reject | None:
+    """Why Thunder takes a composite of the table apart; None for any other bound symbol."""
+    found = composite_of(bsym)
+    return None if found is None else found.refuses(*bsym.args, **bsym.kwargs)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that torch runs, with torch's own gradients.
+
+    y = max_pool2d(x, 3)
+->  Thunder:  y = convolution(pad(x), ...), and a gradient of convolutions, flips and pads
+    here:     y, indices = max_pool2d_forward_0(x)             aten.max_pool2d_with_indices
+              dx = max_pool2d_backward_0(dy, x, indices)       its gradient in torch
+
+Thunder takes a convolution's gradient apart into convolutions whose kernels are as large as images.
+Other functions it calls a second time in the backward, to differentiate them there. Here, torch's
+autograd is traced on fake tensors, once for the sizes of a call. The ops that do not depend on a
+result's gradient run in the forward, all others in the backward.
+
+The gradient of the first tensor is an op of its own, so that it can be dropped: a model's input
+image needs no gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes
+from thunder.core.devices import DeviceType, to_device, to_torch_device
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.prims import OpTags, get_grad, put_grad
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.executors.torchex import ex as torch_executor
+from thunder.extend import OperatorExecutor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from thunder_fuser.functions.define import (
+    Composite,
+    Rewrite,
+    Table,
+    as_type,
+    refuses_tensors,
+)
+from thunder_fuser.threads import make_reentrant_lock
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import TORCH_KERNELS
+
+KERNELS = OperatorExecutor(TORCH_KERNELS)
+# Names in torch.nn.functional. Convolutions keep Thunder's symbols, for its rules under autocast.
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+# Thunder refuses some arguments of these that torch takes, such as align_corners and ceil_mode.
+OTHERS = (
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+    "interpolate", "grid_sample", "fold", "unfold",
+)  # fmt: skip
+# For these, Thunder has its own messages on calls that torch refuses.
+_CHECKED = ("adaptive_avg_pool2d", "interpolate")
+_aten = torch.ops.aten
+# A backward recomputes these from the tensors that they view, which are kept in any case.
+_VIEWS = (_aten.unsqueeze.default, _aten.squeeze.dim, _aten.reshape.default, _aten.detach.default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """The shape, type and device of a tensor argument."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(proxy: TensorProxy) -> _Tensor:
+        device = to_torch_device(proxy.device)
+        return _Tensor(tuple(proxy._shape), to_torch_dtype(proxy.dtype), device)
+
+    def fake(self) -> torch.Tensor:
+        has_gradient = self.dtype.is_floating_point
+        given = {"dtype": self.dtype, "device": self.device, "requires_grad": has_gradient}
+        return torch.empty(self.shape, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function with its arguments. Each leaf has its type: as dictionary keys, True equals 1."""
+
+    function: str
+    structure: Any
+    leaves: tuple[tuple[type, Any], ...]
+
+    def run(self, tensors: Iterable[torch.Tensor]) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(one, _Tensor) else one for _, one in self.leaves]
+        args, kwargs = tree_unflatten(leaves, self.structure)
+        return getattr(torch.nn.functional, self.function)(*args, **kwargs)
+
+    def fakes(self) -> list[torch.Tensor]:
+        return [one.fake() for _, one in self.leaves if isinstance(one, _Tensor)]
+
+
+def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_Call, list[TensorProxy]]:
+    leaves, structure = tree_flatten((args, kwargs))
+    tensors = [one for one in leaves if isinstance(one, TensorProxy)]
+    known = [_Tensor.of(one) if isinstance(one, TensorProxy) else one for one in leaves]
+    return _Call(function, structure, tuple((type(one), one) for one in known)), tensors
+
+
+# --------------------------------------------------------------------- tracing torch's autograd
+
+
+_one_at_a_time = make_reentrant_lock()
+
+
+@contextmanager
+def _without_memory(has_gradients: bool) -> Iterator[None]:
+    """Runs torch on fake tensors, in the same way whatever surrounds the call.
+
+    torch.autocast is off: Thunder has inserted its casts already, and runs traces without it. Only
+    one thread at a time traces, for make_fx patches functions that all threads use.
+    """
+    with (
+        _one_at_a_time, FakeTensorMode(), torch._C._DisableAutocast(),
+        torch.inference_mode(False), torch.set_grad_enabled(has_gradients),
+    ):  # fmt: skip
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the joint graph as an op, with the names of its operands and results."""
+
+    symbol: Symbol
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A call's forward op, and its backward ops with the places of the tensors they are for.
+
+    The forward returns the results, then the other values that the backward ops read.
+    """
+
+    tensors: tuple[str, ...]
+    results: tuple[str, ...]
+    gradients: tuple[str | None, ...]  # a name for each result that has a gradient
+    structure: Any  # of the results
+    forward: _Part
+    backwards: tuple[tuple[_Part, tuple[int, ...]], ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _traced(call: _Call) -> _Traced:
+    def joint(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> Any:
+        results = tree_flatten(call.run(tensors))[0]
+        of = [one for one in results if one.requires_grad]
+        return results, [
+            torch.autograd.grad(of, [tensors[at] for at in places], gradients, retain_graph=True)
+            for places in _places(len(tensors))
+        ]
+
+    with _without_memory(has_gradients=True):
+        tensors = call.fakes()
+        results, structure = tree_flatten(call.run(tensors))
+        gradients = [torch.empty_like(one) for one in results if one.requires_grad]
+        graph = make_fx(joint)(tensors, gradients).graph
+    has_gradient = [one.requires_grad for one in results]
+    return _split(call.function, graph, len(tensors), has_gradient, structure)
+
+
+def _places(tensors: int) -> Iterator[tuple[int, ...]]:
+    """The places of tensors whose gradients are one op: the first tensor, then all others."""
+    yield (0,)
+    if tensors > 1:
+        yield tuple(range(1, tensors))
+
+
+_numbers = itertools.count()
+
+
+def _split(
+    name: str, graph: Graph, count: int, has_gradient: Sequence[bool], structure: Any
+) -> _Traced:
+    for node in graph.nodes:
+        if node.target is _aten.view.default:  # the tensors of a call may have other strides
+            node.target = _aten.reshape.default
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    made = next(node for node in graph.nodes if node.op == "output").args[0]
+    results, found = made[: len(has_gradient)], iter(made[len(has_gradient) :])
+    late = reached(given[count:], lambda node: node.users)
+    number = next(_numbers)
+
+    def is_given(node: Node) -> bool:
+        return node.op == "placeholder" or (node not in late and node.target not in _VIEWS)
+
+    backwards = tuple(
+        (_part(f"{name}_backward{at}_{number}", graph, [next(found) for _ in places], is_given),
+         places)
+        for at, places in enumerate(_places(count))
+    )  # fmt: skip
+    read = {one for part, _ in backwards for one in part.reads}
+    kept = {one.name for one in (*given, *results)}
+    saved = [node for node in graph.nodes if node.name in read - kept]
+    forward = _part(
+        f"{name}_forward_{number}", graph, [*results, *saved], lambda one: one.op == "placeholder"
+    )
+    names = (one.name for one in given[count:])
+    return _Traced(
+        tensors=tuple(one.name for one in given[:count]),
+        results=tuple(one.name for one in results),
+        gradients=tuple(next(names) if has else None for has in has_gradient),
+        structure=structure,
+        forward=forward,
+        backwards=backwards,
+    )
+
+
+def reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """The nodes, and all that follow them."""
+    found, todo = set[Node](), [*nodes]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += following(node)
+    return found
+
+
+def _part(
+    name: str, graph: Graph, makes: Sequence[Node], is_given: Callable[[Node], bool]
+) -> _Part:
+    needed = reached(makes, lambda node: () if is_given(node) else node.all_input_nodes)
+    nodes = [node for node in graph.nodes if node in needed]
+    reads = [node for node in nodes if is_given(node)]
+    part = Graph()
+    copies = {node: part.placeholder(node.name) for node in reads}
+    for node in nodes:
+        if node not in copies:
+            copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(tuple(copies[node] for node in makes))
+    types = [_type_of(node.meta["val"]) for node in makes]
+    symbol = kernel(
+        name, GraphModule({}, part).forward,
+        lambda *tensors: tuple(TensorProxy(**one) for one in types),
+    )  # fmt: skip
+    return _Part(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
+
+
+def kernel(name: str, function: Callable[..., Any], meta: Callable[..., Any]) -> Symbol:
+    """An op with this name as its id, which is never recomputed; it calls the function."""
+
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: function}
+
+    return Symbol(
+        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind, meta=meta,
+        tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
+    )  # fmt: skip
+
+
+def _type_of(one: torch.Tensor) -> dict[str, Any]:
+    """The arguments of TensorProxy for such a tensor."""
+    return {
+        "shape": tuple(one.shape),
+        "dtype": to_dtype(one.dtype),
+        "device": to_device(one.device),
+    }
+
+
+# ---------------------------------------------------------------------------- what Thunder calls
+
+
+def _refuses(*args: Any, **kwargs: Any) -> Reject | None:
+    leaves = tree_flatten((args, kwargs))[0]
+    if any(isinstance(one, NumberProxy) for one in leaves):
+        return Reject("a function of torch with a computed number")
+    tensors = [one for one in leaves if isinstance(one, TensorProxy)]
+    is_complex = any(dtypes.is_complex_dtype(one.dtype) for one in tensors)
+    refused = Reject("complex tensors") if is_complex else None
+    return refused or refuses_tensors("a function of torch", *tensors)
+
+
+def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        call, tensors = _call_of(function, args, kwargs)
+        if not all(dtypes.is_float_dtype(one.dtype) for one in tensors):
+            return run(*args, **kwargs)  # max_pool2d of integers has no gradient
+        traced = _traced(call)
+        values = dict(zip(traced.tensors, tensors, strict=True))
+        made = traced.forward.symbol(*map(values.__getitem__, traced.forward.reads))
+        values |= zip(traced.forward.makes, made, strict=True)
+        results = [values[one] for one in traced.results]
+        values |= {
+            name: get_grad(result)
+            for name, result in zip(traced.gradients, results, strict=True)
+            if name is not None
+        }
+        for part, places in traced.backwards:
+            found = part.symbol(*map(values.__getitem__, part.reads))
+            for at, one in zip(places, found, strict=True):
+                put_grad(tensors[at], one)
+        return tree_unflatten(results, traced.structure)
+
+    return gradient
+
+
+@functools.lru_cache(maxsize=4096)
+def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
+    """TensorProxy's arguments for each result of a call, and the structure of the results."""
+    with _without_memory(has_gradients=False):
+        results, structure = tree_flatten(call.run(call.fakes()))
+    return [*map(_type_of, results)], structure
+
+
+def _meta(function: str) -> Callable[..., Any]:
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        types, structure = _types_made(_call_of(function, args, kwargs)[0])
+        return tree_unflatten([TensorProxy(**one) for one in types], structure)
+
+    return meta
+
+
+def _printable(leaf: Any) -> Any:
+    """The leaf; a torch.Size as a tuple, which Thunder can print as Python."""
+    return tuple(leaf) if isinstance(leaf, torch.Size) else leaf
+
+
+def _convolution(function: str) -> Table:
+    """The Composite of Thunder's symbol; without gradients it is one torch op, as in Thunder."""
+    symbol = getattr(ltorch, function)
+    run = torch_executor.implmap[symbol.id].symbol
+    gradient, rewrite = _with_gradient(function, run), functools.partial(_biased, symbol)
+    return {symbol.id: Composite(_refuses, run, gradient, rewrite)}
+
+
+def _biased(
+    symbol: Symbol, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """On a GPU: conv2d(x, w, b)  ->  conv2d(x, w) + b, in a region with what reads it.
+
+    cuDNN rounds the convolution and then adds the bias in another kernel, and torch sums the bias's
+    gradient in a third one.
+    """
+    if not _adds_bias(weight, bias):
+        return symbol(input, weight, bias, *args, **kwargs)
+    result = symbol(input, weight, None, *args, **kwargs)
+    return result + ltorch.reshape(as_type(bias, result.dtype), (-1, *[1] * (weight.ndim - 2)))
+
+
+def _adds_bias(weight: TensorProxy, bias: Any) -> bool:
+    """True on a GPU, for a bias of the right shape; Thunder's symbol refuses the others."""
+    if not isinstance(bias, TensorProxy) or not _is_on_gpu(weight):
+        return False
+    return bias.ndim == 1 and bias._shape[0] == weight._shape[0]
+
+
+def _is_on_gpu(tensor: TensorProxy) -> bool:
+    return bool(tensor.device.devicetype is DeviceType.CUDA)
+
+
+def _other(function: str) -> Table:
+    """An op with torch's own meta function, which is called instead of Thunder's symbol."""
+    called = getattr(torch.nn.functional, function)
+    name = f"torch_{function}"
+    op = KERNELS.register_operator(
+        name, meta=_meta(function), fn=called, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD]
+    )
+
+    def rewrite(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(_printable, (args, kwargs))
+        try:
+            return NotImplemented if _refuses(*args, **kwargs) else op(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            if function not in _CHECKED:
+                raise
+            return NotImplemented
+
+    of_thunder = ltorch._torch_to_thunder_function_map[called].id
+    return {
+        of_thunder: Rewrite(rewrite), name: Composite(_refuses, op, _with_gradient(function, op))
+    }  # fmt: skip
+
+
+KERNELS_OF_TORCH: Table = {
+    name: one
+    for table in (*map(_convolution, CONVOLUTIONS), *map(_other, OTHERS))
+    for name, one in table.items()
+}

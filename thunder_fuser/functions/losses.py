@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses and distances: pointwise, then reduced; log_softmax and cross entropy.
+
+    huber_loss(x, y, delta=1)      ->  mean(where(d < 1, d * d / 2, d - 1/2))  with d = |x - y|
+
+    binary_cross_entropy(x, t)         its gradient where x is 0 or 1
+->  Thunder:  that of its pieces       NaN
+    here:     torch's                  (x - t) / max(x (1 - x), 1e-12)
+
+    log_softmax(x)                     for x = [1e8, 1e8] and for x = [1, inf]
+->  Thunder:  x - (max + log(sum))     [0, 0] and [-inf, NaN]
+    here:     x - max - log(sum)       [-0.69, -0.69] and NaN, as in torch
+
+    cross_entropy(x[N, C], target[N])  the backward reads
+->  Thunder:  log_softmax, a lookup    log-softmax[N, C], target[N]
+    here:     one pass over each row   x[N, C], target[N], two numbers a row
+
+The functions here lack torch's deprecated arguments: torch runs a call that has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.executors.support.dtypes import INTS, data_type
+from thunder_fuser.functions.define import (
+    Backward,
+    Function,
+    Table,
+    as_type,
+    compute_type,
+    of_calls,
+    refuses_floats,
+    refuses_tensors,
+    rewrites,
+    rounded_once,
+    wide,
+    with_gradient,
+)
+from thunder_fuser.functions.reductions import vector_norm
+from thunder_fuser.trace.op import Reject
+
+REDUCTIONS = ("none", "sum", "mean")
+
+
+def _reduced(losses: Any, reduction: str) -> Any:
+    if losses is NotImplemented or reduction not in REDUCTIONS:
+        return NotImplemented
+    return losses if reduction == "none" else getattr(ltorch, reduction)(losses)
+
+
+def _at_least(x: Any, low: float) -> Any:
+    return ltorch.where(x < low, low, x)
+
+
+def _loss(losses: Function) -> Function:
+    """f(x, y)  ->  f(x, y, *, reduction="mean")"""
+
+    @functools.wraps(losses)
+    def call(*args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
+        return _reduced(losses(*args, **kwargs), reduction)
+
+    given = inspect.signature(losses)
+    last = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY, default="mean")
+    call.__signature__ = given.replace(parameters=[*given.parameters.values(), last])  # type: ignore[attr-defined]
+    return rounded_once(call)
+
+
+@_loss
+def smooth_l1_loss(input: Any, target: Any, *, beta: float = 1.0) -> Any:
+    """Quadratic below beta: d * d / (2 beta), above d - beta / 2."""
+    if beta < 0:
+        return NotImplemented
+    apart = abs(input - target)
+    return apart if beta == 0 else _bent(apart, beta, 0.5 / beta, apart - 0.5 * beta)
+
+
+@rounded_once
+def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    """Quadratic below delta: d * d / 2, above delta * (d - delta / 2)."""
+    if delta <= 0:
+        return NotImplemented
+    apart = abs(input - target)
+    return _reduced(_bent(apart, delta, 0.5, (apart - 0.5 * delta) * delta), reduction)
+
+
+def _bent(apart: Any, limit: float, scale: float, far: Any) -> Any:
+    """scale * d * d below the limit, and for NaN, whose gradient is NaN; `far` elsewhere.
+
+    There d is squared as 0: else the gradient of the square would be 0 times infinity.
+    """
+    is_far = apart >= limit
+    near = ltorch.where(is_far, 0.0, apart)
+    return ltorch.where(is_far, far, near * near * scale)
+
+
+@_loss
+def binary_cross_entropy_with_logits(
+    input: Any, target: Any, weight: Any = None, *, pos_weight: Any = None
+) -> Any:
+    """(1 - t) x - (1 + (p - 1) t) logsigmoid(x), in one form that does not overflow."""
+    if input.shape != target.shape:
+        return NotImplemented
+    below = -ltorch.logsigmoid(input)
+    if pos_weight is not None:
+        below = below * ((pos_weight - 1) * target + 1)
+    losses = (1 - target) * input + below
+    return losses if weight is None else losses * weight
+
+
+@rounded_once
+def kl_div(input: Any, target: Any, *, reduction: str = "mean", log_target: bool = False) -> Any:
+    """t (log(t) - x), or exp(t) (t - x); batchmean divides by the first size."""
+    if log_target:
+        losses = ltorch.exp(target) * (target - input)
+    else:
+        losses = ltorch.xlogy(target, target) - target * input
+    if reduction != "batchmean":
+        return _reduced(losses, reduction)
+    return ltorch.sum(losses) / input.shape[0] if input.ndim else NotImplemented
+
+
+def nll_loss(  # noqa: PLR0917 - torch's
+    input: Any, target: Any, weight: Any = None, size_average: None = None,
+    ignore_index: int = -100, reduce: None = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """Thunder's function, with torch's defaults."""
+    if (size_average, reduce) != (None, None):
+        return NotImplemented
+    given = {"weight": weight, "ignore_index": ignore_index, "reduction": reduction}
+    return ltorch.nll_loss(input, target, **given)
+
+
+@_loss
+def poisson_nll_loss(
+    input: Any, target: Any, log_input: bool = True, full: bool = False, *, eps: float = 1e-8
+) -> Any:
+    """exp(x) - t x, or x - t log(x + eps); full adds Stirling's formula for log(t!) where t > 1."""
+    if log_input:
+        losses = ltorch.exp(input) - target * input
+    else:
+        losses = input - target * ltorch.log(input + eps)
+    if not full:
+        return losses
+    above = target > 1
+    t = ltorch.where(above, target, 1)
+    log, half = ltorch.log(t), ltorch.log(t * (2 * math.pi)) * 0.5
+    return losses + ltorch.where(above, t * log - t + half, 0.0)
+
+
+@_loss
+def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0) -> Any:
+    """max(0, margin - t (x - y))."""
+    same = input1.ndim == input2.ndim == target.ndim
+    return _at_least(-target * (input1 - input2) + margin, 0.0) if same else NotImplemented
+
+
+@_loss
+def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0) -> Any:
+    """x where t is 1, max(0, margin - x) where t is -1, their sum for any other t."""
+    negative = ltorch.where(target != 1, _at_least(margin - input, 0.0), 0.0)
+    return negative + ltorch.where(target != -1, input, 0.0)
+
+
+@rounded_once
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """sum(x / max(|x|, eps) * y / max(|y|, eps)) along a dimension that both have."""
+    if x1.ndim != x2.ndim or not x1.ndim or x1.shape[dim] != x2.shape[dim]:
+        return NotImplemented
+    return ltorch.sum(_unit(x1, dim, eps) * _unit(x2, dim, eps), dim)
+
+
+@rounded_once
+def normalize(
+    input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: None = None
+) -> Any:
+    """x / max(|x|, eps), with a finite gradient at zero."""
+    return _unit(input, dim, eps) if p == 2 and out is None else NotImplemented
+
+
+def _unit(x: Any, dim: int, eps: float) -> Any:
+    return x / _at_least(vector_norm(x, 2, dim, True), eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _BinaryCrossEntropy:
+    """A call of binary_cross_entropy: probabilities, targets and weights of one shape."""
+
+    input: TensorProxy
+    target: TensorProxy
+    weight: TensorProxy | None = None
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
+
+    def forward(self) -> tuple[Any, Backward]:
+        """-t log(x) - (1 - t) log(1 - x), with logarithms of at least -100."""
+        kind = compute_type(self.input)
+        x, t = as_type(self.input, kind), as_type(self.target, kind)
+        w = None if self.weight is None else as_type(self.weight, kind)
+        log, other = _at_least(ltorch.log(x), -100.0), _at_least(ltorch.log1p(-x), -100.0)
+        losses = (t - 1.0) * other - t * log
+        losses = _reduced(losses if w is None else losses * w, self.reduction)
+        result = as_type(losses, self.input.dtype)
+        return result, lambda g: self.backward(x, t, w, as_type(g, kind))
+
+    def backward(self, x: Any, t: Any, w: Any, scale: Any) -> Any:
+        """The gradients, of x: (x - t) / max(x (1 - x), 1e-12), of t: log(1 - x) - log(x)."""
+        if self.reduction == "mean":
+            scale = scale * (1.0 / self.input.numel)
+        scale = scale if w is None else scale * w
+        spread = _at_least((1.0 - x) * x, 1e-12)
+        yield self.input, scale * ((x - t) / spread)
+        yield self.target, scale * (ltorch.log1p(-x) - ltorch.log(x))
+
+    def refuses(self) -> Reject | None:
+        name = "binary_cross_entropy"
+        if (self.size_average, self.reduce) != (None, None) or self.reduction not in REDUCTIONS:
+            return Reject(f"{name} with arguments that torch has deprecated or refuses")
+        if refused := refuses_floats(name, self.input, self.target, self.weight):
+            return refused
+        others = [one for one in (self.target, self.weight) if one is not None]
+        same = all(one.shape == self.input.shape for one in others)
+        return None if same else Reject(f"{name} of tensors of several shapes")
+
+
+# ---------------------------------------------------------------------------------- cross entropy
+
+
+def _log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> tuple[Any, Backward]:
+    kind = a.dtype if dtype is None else dtypes.to_dtype(dtype)
+    x = wide(as_type(a, kind))
+    below = x - ltorch.amax(x, dim, True)
+    result = as_type(below - ltorch.log(ltorch.sum(ltorch.exp(below), dim, True)), kind)
+
+    def backward(g: Any) -> Any:
+        """g - softmax * sum(g), with the softmax of the rounded result, as in torch."""
+        y = wide(result)
+        g = as_type(g, y.dtype)
+        yield a, g - ltorch.exp(y) * ltorch.sum(g, dim, True)
+
+    return result, backward
+
+
+def _refuses_log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Reject | None:
+    if refused := refuses_floats("log_softmax", a):
+        return refused
+    if dtype is not None and not dtypes.is_float_dtype(dtypes.to_dtype(dtype)):
+        return Reject("log_softmax in a type other than floats")
+    known = a.ndim and isinstance(dim, int)
+    return None if known else Reject("log_softmax of a 0-dim tensor, or along a computed dimension")
+
+
+class _Rows(NamedTuple):
+    """The values of each row that the backward reads: log(sum(exp(x))), and the weights.
+
+    The logarithm is kept in two parts, `most` + `log_sum`: their rounded sum would lack digits
+    that exp(x - sum) needs.
+    """
+
+    most: Any
+    log_sum: Any
+    of_target: Any = None  # [N]
+    of_all: Any = None  # 0-dim
+
+
+@dataclass(frozen=True, slots=True)
+class _CrossEntropy:
+    """A call of cross_entropy: its parameters, with logits [N, C], target [N], weight [C]."""
+
+    logits: TensorProxy
+    target: TensorProxy
+    weight: TensorProxy | None = None
+    size_average: Any = None
+    ignore_index: int = -100
+    reduce: Any = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+
+    def counted(self) -> Any:
+        """[N], False for rows that are ignored."""
+        return self.target != self.ignore_index
+
+    def wide_weight(self) -> Any:
+        return as_type(self.weight, compute_type(self.logits))
+
+    @property
+    def shift(self) -> float:
+        """The share of the target that label smoothing moves to each class."""
+        return self.label_smoothing / int(self.logits._shape[1])
+
+    def forward(self) -> tuple[Any, Backward]:
+        losses, rows = self.losses()
+        losses, total = ltorch.where(self.counted(), losses, 0.0), None
+        if self.reduction != "none":
+            losses = ltorch.sum(losses)
+        if self.reduction == "mean":
+            total = self.total(rows.of_target, losses.dtype)
+            losses = losses / total
+        result = as_type(losses, self.logits.dtype)
+        return result, lambda g: [(self.logits, self.backward(rows, g, total))]
+
+    def losses(self) -> tuple[Any, _Rows]:
+        """log(sum(exp(x))) - x[target] of each row, times the weight of the target."""
+        x = wide(self.logits)
+        most = ltorch.amax(x, 1)
+        below = _column(most) - x
+        rows = _Rows(most, ltorch.log(ltorch.sum(ltorch.exp(-below), 1)))
+        # An ignored row reads class 0; any other target outside the classes raises as an index.
+        target = ltorch.where(self.counted(), self.target, 0)
+        picked = prims.squeeze(prims.take_along_axis(x, _column(target), 1), (1,))
+        losses = most - picked + rows.log_sum
+        if self.weight is not None:
+            weight = self.wide_weight()
+            rows = _Rows(*rows[:2], prims.take(weight, target, 0), ltorch.sum(weight))
+            losses = losses * rows.of_target
+        if self.label_smoothing:
+            smooth = self.smooth(below, rows) * self.shift
+            losses = losses * (1.0 - self.label_smoothing) + smooth
+        return losses, rows
+
+    def smooth(self, below: Any, rows: _Rows) -> Any:
+        """The losses of all classes together: sum(weight * (log(sum(exp(x))) - x))."""
+        if self.weight is None:
+            return ltorch.sum(below, 1) + rows.log_sum * float(self.logits._shape[1])
+        return ltorch.sum(below * self.wide_weight(), 1) + rows.log_sum * rows.of_all
+
+    def total(self, weights: Any, dtype: Any) -> Any:
+        """The divisor of a mean: the sum of the weights, or the number, of the counted rows."""
+        if weights is not None:
+            return ltorch.sum(ltorch.where(self.counted(), weights, 0.0))
+        return as_type(ltorch.sum(as_type(self.counted(), dtypes.int64)), dtype)
+
+    def backward(self, rows: _Rows, g: Any, total: Any) -> Any:
+        """[N, C], computed from the logits again, in one pointwise kernel.
+
+        g / total * (softmax(x) - (column is target)), and zero for ignored rows
+        """
+        x = wide(self.logits)
+        g = as_type(g, x.dtype)
+        scale = _column(ltorch.where(self.counted(), g if total is None else g / total, 0.0))
+        softmax = ltorch.exp(x - _column(rows.most) - _column(rows.log_sum))
+        return self.row_gradient(rows, softmax) * scale
+
+    def row_gradient(self, rows: _Rows, softmax: Any) -> Any:
+        """softmax - (column is target), weighted and smoothed."""
+        classes, kept = softmax.shape[1], 1.0 - self.label_smoothing
+        columns = ltorch.arange(classes, device=softmax.device, dtype=dtypes.int64)
+        hit = columns == _column(self.target)
+        if self.weight is None:
+            # A where between two numbers would be float32.
+            found = softmax - as_type(hit, softmax.dtype) * kept
+            return found - self.shift if self.label_smoothing else found
+        at_target = _column(rows.of_target * kept)
+        pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)
+        if self.label_smoothing:
+            pushed = pushed + rows.of_all * self.shift
+            pulled = pulled + self.wide_weight() * self.shift
+        return softmax * pushed - pulled
+
+    def refuses(self) -> Reject | None:
+        """None for logits [N, C] with one class a row, as language models have; else the reason."""
+        a, target, weight = self.logits, self.target, self.weight
+        numbers = isinstance(self.ignore_index, int), isinstance(self.label_smoothing, (int, float))
+        if not all(numbers):
+            return Reject("cross_entropy with a computed number")
+        if refused := refuses_tensors("cross_entropy", a, target, weight):
+            return refused
+        if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:
+            return Reject("cross_entropy without logits [N, C] and a class for each row")
+        deprecated = (self.size_average, self.reduce) != (None, None)
+        known = self.reduction in REDUCTIONS and 0 <= self.label_smoothing <= 1
+        if deprecated or not known or a._shape[0] != target._shape[0]:
+            return Reject("cross_entropy with arguments that Thunder refuses")
+        if weight is not None and (
+            weight.dtype != a.dtype or weight.requires_grad or weight._shape != a._shape[1:]
+        ):
+            return Reject("cross_entropy with a weight of another type or size, or with a gradient")
+        return refuses_floats("cross_entropy", a)
+
+
+def _column(row: Any) -> Any:
+    return ltorch.unsqueeze(row, 1)
+
+
+LOSSES: Table = {
+    **rewrites(
+        "torch.nn.functional.", binary_cross_entropy_with_logits, cosine_similarity,
+        hinge_embedding_loss, huber_loss, kl_div, margin_ranking_loss, nll_loss, normalize,
+        poisson_nll_loss, smooth_l1_loss,
+        l1_loss=_loss(lambda input, target: abs(input - target)),
+        pairwise_distance=rounded_once(
+            lambda x1, x2, p=2, eps=1e-6, keepdim=False: vector_norm(x1 - x2 + eps, p, -1, keepdim)
+        ),
+        soft_margin_loss=_loss(lambda input, target: ltorch.log1p(ltorch.exp(-target * input))),
+    ),
+    "torch.log_softmax": with_gradient(_refuses_log_softmax, _log_softmax),
+    "torch.nn.functional.binary_cross_entropy": of_calls(_BinaryCrossEntropy),
+    "torch.nn.functional.cross_entropy": of_calls(_CrossEntropy),
+}  # fmt: skip

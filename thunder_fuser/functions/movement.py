@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that move elements, or make tensors.
+
+    roll(x[N], 2)              ->  cat([x[N-2:], x[:N-2]])
+    pixel_shuffle(x, r)        ->  [N, C, r, r, H, W]  ->  [N, C, H, r, W, r]  ->  [N, C, H r, W r]
+    vstack([a[3], b[3]])       ->  cat([reshape(a, (1, 3)), reshape(b, (1, 3))], 0)
+    take_along_dim(x[3], i, 0) ->  take_along_dim(x, remainder(i, 3), 0)
+
+Thunder leaves stacks to torch, and treats their results as without gradients; and it gives the
+gradient of index_put to the indices. So these have gradients here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder import clang
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.transforms import sum_to
+from thunder.core.utils import canonicalize_dim
+
+from thunder_fuser.executors.support.dtypes import ANY, FLOATS, data_type
+from thunder_fuser.functions.define import (
+    Backward,
+    Composite,
+    Table,
+    promoted,
+    rewrites,
+    with_gradient,
+)
+from thunder_fuser.trace.op import Reject
+
+Shape = tuple[int, ...]
+
+
+def _tuple(given: Any) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Sequence) else (given,)
+
+
+def swapaxes(input: Any, dim0: int, dim1: int) -> Any:
+    return ltorch.transpose(input, dim0, dim1) if input.ndim else NotImplemented
+
+
+def narrow(input: Any, dim: int, start: int, length: int) -> Any:
+    if not isinstance(start, int) or not isinstance(length, int):
+        return NotImplemented
+    dim = canonicalize_dim(input.ndim, dim)
+    start += input.shape[dim] if start < 0 else 0
+    if not 0 <= start <= start + length <= input.shape[dim]:
+        return NotImplemented
+    return _sliced(input, dim, start, start + length)
+
+
+def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+    """Torch takes every index modulo the size, but none of a flattened tensor."""
+    if not isinstance(indices, TensorProxy) or indices.dtype is not dtypes.int64:
+        return NotImplemented
+    if dim is None:
+        return ltorch.take_along_dim(ltorch.flatten(input), ltorch.flatten(indices), 0)
+    if input.ndim != indices.ndim or not input.ndim:
+        return NotImplemented
+    dim = canonicalize_dim(input.ndim, dim)
+    others = torch.broadcast_shapes(*(_resized(x.shape, dim, 1) for x in (input, indices)))
+    input, indices = (
+        ltorch.expand(x, _resized(others, dim, x.shape[dim])) for x in (input, indices)
+    )
+    size = input.shape[dim]
+    return ltorch.take_along_dim(input, ltorch.remainder(indices, size) if size else indices, dim)
+
+
+def _resized(shape: Shape, dim: int, size: int) -> Shape:
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _sliced(x: Any, dim: int, begin: int, end: int) -> Any:
+    return x[(slice(None),) * dim + (slice(begin, end),)]
+
+
+def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
+    """Elements shifted past the end come in at the beginning; without dims, x is one long row."""
+    shifts, dims = _tuple(shifts), _tuple(dims)
+    if not dims and len(shifts) == 1:
+        return ltorch.reshape(roll(ltorch.flatten(input), shifts, 0), input.shape)
+    if len(shifts) != len(dims) or not input.ndim:
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        input = _rolled(input, shift, canonicalize_dim(input.ndim, dim))
+    return input
+
+
+def _rolled(x: Any, shift: int, dim: int) -> Any:
+    size = x.shape[dim]
+    cut = -shift % size
+    return x if not cut else ltorch.cat([_sliced(x, dim, cut, size), _sliced(x, dim, 0, cut)], dim)
+
+
+def tile(input: Any, *dims: Any) -> Any:
+    """As repeat, with ones before the numbers if these are too few."""
+    dims = _tuple(dims[0]) if len(dims) == 1 else dims
+    return repeat(input, *(1,) * (input.ndim - len(dims)), *dims)
+
+
+def repeat(input: Any, *repeats: Any) -> Any:
+    """Thunder's function, but results without elements do not require gradients in Thunder."""
+    counts = _tuple(repeats[0]) if len(repeats) == 1 else repeats
+    if 0 not in counts:
+        return ltorch.repeat(input, *counts)
+    sizes = (1,) * (len(counts) - input.ndim) + tuple(input.shape)
+    none = ltorch.reshape(input, (-1,))[:0]
+    return ltorch.reshape(none, tuple(map(operator.mul, sizes, counts)))
+
+
+def diff(
+    input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+) -> Any:
+    """x[1:] - x[:-1], n times."""
+    if not input.ndim or n < 0 or "bool" in str(input.dtype):
+        return NotImplemented
+    dim = canonicalize_dim(input.ndim, dim)
+    parts = [one for one in (prepend, input, append) if one is not None]
+    if any(one.ndim != input.ndim for one in parts):
+        return NotImplemented
+    x = ltorch.cat(parts, dim) if len(parts) > 1 else input
+    for _ in range(min(n, x.shape[dim])):
+        size = x.shape[dim]
+        x = _sliced(x, dim, min(1, size), size) - _sliced(x, dim, 0, max(size - 1, 0))
+    return x
+
+
+def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
+    """[..., C r r, H, W] -> [..., C, H r, W r]"""
+    r = upscale_factor
+    if input.ndim < 3 or r < 1 or input.shape[-3] % (r * r):
+        return NotImplemented
+    *batch, channels, height, width = input.shape
+    apart = (*batch, channels // r**2, r, r, height, width)
+    return _shuffled(input, apart, (0, 3, 1, 4, 2), (channels // r**2, height * r, width * r))
+
+
+def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
+    """[..., C, H r, W r] -> [..., C r r, H, W]"""
+    r = downscale_factor
+    if input.ndim < 3 or r < 1 or input.shape[-1] % r or input.shape[-2] % r:
+        return NotImplemented
+    *batch, channels, height, width = input.shape
+    apart = (*batch, channels, height // r, r, width // r, r)
+    return _shuffled(input, apart, (0, 2, 4, 1, 3), (channels * r**2, height // r, width // r))
+
+
+def channel_shuffle(input: Any, groups: int) -> Any:
+    """[N, g C, ...] -> [N, C g, ...]: the first channels of all groups, then all second ones."""
+    if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
+        return NotImplemented
+    batch, channels, *rest = input.shape
+    apart, order = (batch, groups, channels // groups, *rest), (1, 0, *range(2, input.ndim))
+    return _shuffled(input, apart, order, input.shape[1:])
+
+
+def _shuffled(x: Any, apart: Shape, order: Shape, shape: Shape) -> Any:
+    """x reshaped to `apart`, with its last dimensions in this order, then reshaped to `shape`."""
+    batch = len(apart) - len(order)
+    places = (*range(batch), *(batch + dim for dim in order))
+    moved = ltorch.clone(ltorch.permute(ltorch.reshape(x, apart), places))
+    return ltorch.reshape(moved, (*apart[:batch], *shape))
+
+
+def new_full(
+    input: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Any:  # fmt: skip
+    """A full tensor; type and device are by default those of `input`."""
+    if requires_grad or isinstance(fill_value, TensorProxy):
+        return NotImplemented
+    size = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
+    dtype = input.dtype if dtype is None else dtype
+    return ltorch.full(size, fill_value, dtype=dtype, device=device or input.device)
+
+
+def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
+    """A cat along `dim`, or along the last axis, of tensors with ones added to their shapes.
+
+    ones: {rank: (the ones before the shape, the ones after it)}
+    """
+
+    def shape_of(one: TensorProxy) -> Shape:
+        before, after = ones.get(one.ndim, (0, 0))
+        return (*(1,) * before, *one.shape, *(1,) * after)
+
+    def forward(tensors: Sequence[Any]) -> tuple[Any, Backward]:
+        dtype, along = promoted(*tensors), min(dim, len(shape_of(tensors[0])) - 1)
+        alike = [ltorch.to(_shaped(one, shape_of(one)), dtype) for one in tensors]
+
+        def backward(g: Any) -> Any:
+            parts = ltorch.split(g, [one.shape[along] for one in alike], along)
+            for one, part in zip(tensors, parts, strict=True):
+                if data_type(one.dtype) in FLOATS:
+                    yield one, _shaped(part, one.shape)
+
+        return ltorch.cat(alike, along), backward
+
+    return with_gradient(_refuses_stack, forward)
+
+
+def _refuses_stack(tensors: Any, **named: Any) -> Reject | None:
+    if named or not isinstance(tensors, Sequence):
+        return Reject("a stack with other arguments than a sequence")
+    plain = all(type(one) is TensorProxy for one in tensors)
+    taken = plain and all(data_type(one.dtype) in ANY and one.numel for one in tensors)
+    return None if taken else Reject("a stack of other than plain, real tensors with elements")
+
+
+def _shaped(x: Any, shape: Shape) -> Any:
+    """The tensor in a shape; itself if it has the shape."""
+    return x if tuple(x.shape) == tuple(shape) else ltorch.reshape(x, shape)
+
+
+def _index_put(
+    x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> tuple[Any, Backward]:
+    def backward(g: Any) -> Any:
+        yield x, g if accumulate else ltorch.index_put(g, indices, ltorch.zeros_like(values))
+        yield values, sum_to(g[tuple(indices)], values.shape)
+
+    return ltorch.index_put(x, indices, values, accumulate), backward
+
+
+MOVEMENT: Table = {
+    **rewrites(
+        "torch.", diff, roll, take_along_dim, tile, ltorch.repeat_interleave,
+        constant_pad_nd=lambda input, pad, value=0: ltorch.pad(input, tuple(pad), value=value),
+        flip=lambda input, *places, dims=None: ltorch.flip(
+            input, *(places if dims is None else (dims,))
+        ),
+        fliplr=lambda input: ltorch.flip(input, 1) if input.ndim > 1 else NotImplemented,
+        flipud=lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,
+        trace=lambda input: ltorch.sum(input.diagonal()) if input.ndim == 2 else NotImplemented,
+    ),
+    **rewrites("torch.nn.functional.", channel_shuffle, pixel_shuffle, pixel_unshuffle),
+    **rewrites("torch.Tensor.", repeat),
+    **rewrites(
+        "Tensor.", new_full,
+        new_ones=lambda input, *size, **given: new_full(input, size, 1, **given),
+        new_zeros=lambda input, *size, **given: new_full(input, size, 0, **given),
+    ),
+    **rewrites(
+        "torch.", narrow, swapaxes, may_be_view=True,
+        moveaxis=ltorch.movedim,
+        ravel=lambda input: ltorch.flatten(input, 0, -1),
+        split_with_sizes=lambda input, split_sizes, dim=0: ltorch.split(
+            input, tuple(split_sizes), dim
+        ),
+        swapdims=swapaxes,
+    ),
+    **rewrites(
+        "Tensor.", may_be_view=True,
+        reshape_as=lambda input, other: ltorch.reshape(input, other.shape),
+    ),
+    "torch.column_stack": _stack(1, {0: (1, 1), 1: (0, 1)}),
+    "torch.dstack": _stack(2, {0: (3, 0), 1: (1, 1), 2: (0, 1)}),
+    "torch.hstack": _stack(1, {0: (1, 0)}),
+    "torch.row_stack": _stack(0, {0: (2, 0), 1: (1, 0)}),
+    "torch.vstack": _stack(0, {0: (2, 0), 1: (1, 0)}),
+    "torch.index_put": with_gradient(lambda *_, **__: None, _index_put, clang.index_put),
+}  # fmt: skip

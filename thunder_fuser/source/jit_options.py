@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""thunder.jit's keywords and the environment -> the fuser's options, each checked.
+
+    thunder.jit(f, fuser_strickt=True)      OptionError, which names fuser_strict
+    thunder.jit(f, strict=True)             OptionWarning, the same: Thunder takes any keyword
+    THUNDER_FUSER_STRICT=maybe              OptionError
+    THUNDER_FUSER_STRCT=1                   OptionWarning, which names THUNDER_FUSER_STRICT
+
+A compilation checks all options. So the user learns of a wrong one at once, not at its first use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from thunder.core.compile_data import get_compile_data, get_compile_option
+
+from thunder_fuser.errors import OptionError, OptionWarning, unknown_name
+from thunder_fuser.options import OPTIONS, Value, option, unknown_variables
+from thunder_fuser.rematerialization.policy import policy_of
+from thunder_fuser.source.warn import warn_at
+from thunder_fuser.store.store import root_of
+from thunder_fuser.threads import first_time
+
+_KEYWORD = "fuser_"
+
+
+def options_of_jit() -> dict[str, Value]:
+    """The fuser's options among thunder.jit's keywords; OptionError for one that does not exist."""
+    data = get_compile_data()
+    if data is None:
+        return {}
+    for name in data.compile_options:
+        _check_keyword(name)
+    asked = {
+        name: get_compile_option(_KEYWORD + name, row.help) for name, row in OPTIONS.items()
+    }
+    return {
+        name: OPTIONS[name].parse(value)
+        for name, value in asked.items() if value is not None
+    }
+
+
+def _check_keyword(name: str) -> None:
+    known = [_KEYWORD + one for one in OPTIONS]
+    if name.startswith(_KEYWORD) and name not in known:
+        raise unknown_name("thunder.jit", name, known)
+    if name in OPTIONS and first_time(("keyword", name)):
+        warn_at(
+            "",
+            f"thunder.jit({name}=...) sets no option of the fuser; write {_KEYWORD}{name}=...",
+            OptionWarning,
+        )
+
+
+def check_options(given: Mapping[str, Value]) -> None:
+    """Raises OptionError for the first bad value, in force or given; warns of each environment
+    variable that looks like an option and is none."""
+    for name, value in (*((name, option(name)) for name in OPTIONS), *given.items()):
+        _check(name, value)
+    for name, found in unknown_variables().items():
+        if first_time(("variable", name)):
+            warn_at("", unknown(name, found), OptionWarning)
+
+
+def unknown(name: str, found: str) -> str:
+    """The message on an environment variable that is no option."""
+    near = f"; did you mean {found}?" if found else "; see python -m thunder_fuser env"
+    return f"The environment variable {name} is no option of the fuser{near}"
+
+
+def problem_of(name: str) -> str:
+    """The problem with an option's value in force; empty if there is none."""
+    try:
+        _check(name, option(name))
+    except OptionError as error:
+        return str(error)
+    return ""
+
+
+def _check(name: str, value: Value) -> None:
+    """Raises OptionError for a value of the right type that the option does not take."""
+    if name in _CHECKS:
+        _CHECKS[name](value)
+
+
+def _check_prefix(value: Value) -> None:
+    if not str(value).isidentifier():
+        raise OptionError("option name_prefix", expected="a Python name", got=repr(value))
+
+
+def _check_dump(value: Value) -> None:
+    """Checks the folder without making it: one that does not exist needs a writable parent."""
+    path = Path(str(value))
+    above = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if value and not (above.is_dir() and os.access(above, os.W_OK)):
+        expected = "a folder that can be written"
+        raise OptionError("option dump", expected=expected, got=f"{path} (below {above})")
+
+
+_CHECKS: Mapping[str, Callable[[Value], object]] = {
+    "name_prefix": _check_prefix,
+    "dump": _check_dump,
+    "cache_dir": lambda value: value and root_of(str(value)),
+    "rematerialization": policy_of,
+}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thunder's prologue -> the same, which also checks what Thunder's guards do not compare.
+
+    def prologue(*args, **kwargs):
+      # args: "Any"
+      check_len(args, 2)
+      # kwargs: "Any"
+      check_len(kwargs, 0)
+      check_structure(args, kwargs)             new: (x, None) has another program than (x, mask)
+      x: "cpu f32[3]" = args[0]
+
+Replaced: `thunder_general_jit` as thunder.jit calls it. Without the check, f(x, mask), f(x, None)
+and f(x, mask) compute the third result without the mask: the newest program fits.
+
+It also sets the stack of autocasts to those of the call. Thunder pushes to it at each call and
+never pops, so a call outside of autocast was traced as if it were inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import thunder
+import torch
+from thunder.core.compile_data import get_compile_data
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import TraceCtx, TraceResults, tracectx
+
+from thunder_fuser.options import option
+from thunder_fuser.thunder_patches.argument_structure import structure_of
+
+CHECK = "check_structure"
+
+
+class StructureCheck:
+    """Raises an error for arguments of another structure than those of the traced call."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.expected = structure_of(args, kwargs)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if structure_of(args, kwargs) != self.expected:
+            raise LookupError("arguments of another structure")
+
+
+def compare_arguments() -> None:
+    """From now on, a call with other None, types, lengths or keys than an earlier one is traced."""
+    of_thunder = thunder.thunder_general_jit
+
+    def general_jit(
+        function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /, **given: Any
+    ) -> TraceResults:
+        if not option("thunder_fixes"):
+            return of_thunder(function, args, kwargs, **given)
+        _forget_autocasts_of_other_calls()
+        check = StructureCheck(args, kwargs)  # before the function may change its arguments
+        results = of_thunder(function, args, kwargs, **given)
+        _add_check(results.prologue_trace, check)
+        return results
+
+    thunder.thunder_general_jit = general_jit
+
+
+def _add_check(prologue: TraceCtx, check: StructureCheck) -> None:
+    """Adds the check where the arguments have been unpacked."""
+    bsyms = prologue.bound_symbols
+    taken = [
+        (at, bsym.output) for at, bsym in enumerate(bsyms)
+        if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL and bsym.kwargs["name"] in ("args", "kwargs")
+    ]  # fmt: skip
+    if len(taken) != 2:
+        return
+    symbol = Symbol(
+        CHECK, lambda args, kwargs: None, id=CHECK, is_prim=True, python_impl=check,
+        tags=(OpTags.DONT_DCE,), _bind_postprocess=_bind_check,
+    )  # fmt: skip
+    with tracectx(prologue):
+        bsym = symbol.bind(*(output for _, output in taken), output=None)
+    bsyms.insert(taken[-1][0] + 1, bsym)
+
+
+def _bind_check(bsym: BoundSymbol) -> None:
+    bsym._call_ctx = {CHECK: bsym.sym.python_impl}
+
+
+def _forget_autocasts_of_other_calls() -> None:
+    """The last autocast on the stack is this call's, if it is inside of one."""
+    stack = get_compile_data().autocast_stack.stack
+    is_on = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+    own = [*stack][-1:] if is_on else []
+    stack.clear()
+    stack.extend(own)

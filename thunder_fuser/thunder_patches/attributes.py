@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes that `forward` sets on the jitted module itself -> lines of Thunder's epilogue.
+
+    self.steps += 1        def epilogue(module, t8):
+                             write_attribute(module, 'steps', 1)        new
+                             return t8
+
+Thunder writes the attributes of submodules and of other objects back, and drops those of the module
+that is jitted. Replaced: `process_recorded_modifications` of thunder.core.jit_ext. Python objects
+that Thunder cannot return from a program are still dropped, now with a warning.
+
+    self.steps += 1; self.last = y         Thunder notes the first store into an object, now all
+
+Replaced: the lookaside of object.__setattr__, which stores by a bound method of the object's dict:
+at the second store Thunder no longer knew whose dict it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import jit_ext
+from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
+    ProvenanceRecord,
+    PseudoInst,
+    _interpret_call,
+    unwrap,
+    wrap_const,
+)
+from thunder.core.jit_ext import register_general_jit_lookaside
+from thunder.core.module import ThunderModule
+from thunder.core.prims import OpTags
+from thunder.core.proxies import AnyProxy, Proxy
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import TraceCtx, tracectx
+
+from thunder_fuser.errors import LostWriteWarning
+from thunder_fuser.options import option
+from thunder_fuser.source.warn import warn_at
+
+_NAME = "write_attribute"
+_WRITTEN = (Proxy, int, float, tuple, type(None))
+
+
+def write_attributes_back() -> None:
+    """From now on, attributes that a jitted module's forward sets are set after each call."""
+    _note_all_stores()
+    of_thunder = jit_ext.process_recorded_modifications
+
+    def process(context: Any, epilogue: TraceCtx) -> None:
+        for changed, stores in context._additional_outputs.items():
+            root = _root_of(changed.provenance)
+            if root is not None and option("thunder_fixes"):
+                last = {key.value: value.value for _, _, key, value in stores}
+                _write(root, last, epilogue)
+        of_thunder(context, epilogue)
+
+    jit_ext.process_recorded_modifications = process
+
+
+def _note_all_stores() -> None:
+    of_thunder = jit_ext._general_jit_object_setattr_lookaside
+
+    @register_general_jit_lookaside(object.__setattr__)
+    def store(thing: Any, name: Any, value: Any) -> Any:
+        if not option("thunder_fixes") or not _is_of_the_user(thing):
+            return of_thunder(thing, name, value)
+        if _lacks_proxy(thing):
+            proxy = AnyProxy(unwrap(thing), history=thing.provenance)
+            thing.provenance.proxy = thing.anyproxy = proxy
+        found = _interpret_call(getattr, thing, wrap_const("__dict__"))
+        if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return found
+        found.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
+        return _interpret_call(dict.__setitem__, found, name, value)
+
+
+def _lacks_proxy(thing: Any) -> bool:
+    """True for an object that the prologue reads and that nobody has written to."""
+    is_read = jit_ext.should_register_for_prologue(thing.provenance)
+    is_new = thing.original_value is thing.nothing
+    return is_read and is_new and getattr(thing.provenance, "proxy", None) is None
+
+
+def _is_of_the_user(thing: Any) -> bool:
+    """False for objects that the traced program makes, or whose stores Thunder does not note."""
+    value = unwrap(thing)
+    of_torch = type(value) in jit_ext._TORCH_DYNAMIC_TYPES
+    return not (
+        jit_ext.is_created_during_tracing(thing.provenance) or of_torch
+        or not hasattr(value, "__dict__")
+    )  # fmt: skip
+
+
+def _root_of(provenance: ProvenanceRecord) -> ProvenanceRecord | None:
+    """The jitted module, if this is its __dict__ and Thunder does not write to it."""
+    if provenance.inst is not PseudoInst.LOAD_ATTR:
+        return None
+    of, name = provenance.inputs
+    is_root = of.inst is PseudoInst.INPUT_FN and getattr(of, "proxy", None) is None
+    return of if is_root and name.value == "__dict__" else None
+
+
+def _write(root: ProvenanceRecord, values: dict[str, Any], epilogue: TraceCtx) -> None:
+    module = Proxy(history=root)  # its name is one of the computation's
+    epilogue.add_name(module.name)
+    for name, value in values.items():
+        if not isinstance(value, _WRITTEN):
+            _warn(name, value)
+            continue
+        with tracectx(epilogue):
+            epilogue.bound_symbols.append(_WRITE.bind(module, name, value, output=None))
+
+
+def _warn(name: str, value: Any) -> None:
+    kind = type(value).__name__
+    text = f"self.{name} = ... in forward: a jitted module does not keep an attribute of type"
+    do = "To fix it: set it outside of forward, or keep numbers and tensors."
+    warn_at("", f"{text} {kind}. {do}", LostWriteWarning)
+
+
+def _write_attribute(module: Any, name: str, value: Any) -> None:
+    """Sets the attribute where a jitted module reads it."""
+    is_of_model = isinstance(module, ThunderModule) and name not in vars(module)
+    setattr(module._model if is_of_model else module, name, value)
+
+
+def _bind(bsym: BoundSymbol) -> None:
+    bsym._call_ctx = {_NAME: _write_attribute}
+
+
+_WRITE = Symbol(
+    _NAME, lambda module, name, value: None, id=_NAME, is_prim=True, python_impl=_write_attribute,
+    tags=(OpTags.DONT_DCE,), _bind_postprocess=_bind,
+)  # fmt: skip

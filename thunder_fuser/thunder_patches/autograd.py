@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that have no gradient, and gradients of gradients.
+
+    return y, y.detach(), mask * 2         before: all require gradients; now: y alone
+    grad(f(x), x, create_graph=True)       before: no gradient of it, and no error; now: an error
+
+Replaced: `grad_transform_on_trace` of thunder.transforms.autodiff, which gets the trace with those
+results tagged as results of torch.no_grad are; `split_into_forward_and_backward`, whose forward
+then returns None for them to autograd; and `ThunderFunction.backward`, whose torch decorator sees
+a tensor of Thunder's instead of those on which the gradients depend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from thunder.core.compile_data import get_compile_data
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.proxies import Proxy, ProxyTag, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+from thunder.executors.torch_autograd import ThunderFunction
+from thunder.transforms import autodiff
+from torch.autograd import Function
+
+from thunder_fuser.options import option
+from thunder_fuser.trace.proxies import makes, reads
+
+Grads = tuple[torch.Tensor | None, ...]
+_TWICE = (
+    "A jitted function: expected one derivative, got a derivative of a gradient. To fix it: call "
+    "the original function where second derivatives are needed."
+)
+_CUT = "is_differentiable_outputs"  # Thunder's option, which says the same
+_SIDE = ("bw", "saved_tensors")  # what Thunder's second Function hands to the first
+_DETACH = ("detach", "torch.detach", "torch.Tensor.detach")
+# While Thunder differentiates a function: the positions of the results without gradients.
+_without: ContextVar[frozenset[int]] = ContextVar("without", default=frozenset())
+
+
+def repair_gradients() -> None:
+    """From now on, results without gradients have none, and second derivatives are refused."""
+    _tag_results_without_gradients()
+    _return_none_for_them()
+    _refuse_second_derivatives()
+
+
+def _tag_results_without_gradients() -> None:
+    of_thunder = autodiff.grad_transform_on_trace
+
+    def transform(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
+        results = _results_of(trace)
+        positions = _without_gradients(trace, results) if _is_on() else frozenset()
+        _without.set(positions)
+        for at in positions:
+            results[at].tags.add(ProxyTag.DETACHED_AUTOGRAD_GRAPH)
+        return of_thunder(trace, *args, **kwargs)
+
+    autodiff.grad_transform_on_trace = transform
+
+
+def _is_on() -> bool:
+    data = get_compile_data()
+    chosen = data is None or data.compile_options.get(_CUT) is not None
+    return bool(option("thunder_fixes")) and not chosen
+
+
+def _results_of(trace: TraceCtx) -> tuple[Any, ...]:
+    (returned,) = trace.bound_symbols[-1].args
+    results = returned.get("output") if isinstance(returned, dict) else None
+    return results if isinstance(results, tuple) else ()
+
+
+def _without_gradients(trace: TraceCtx, results: tuple[Any, ...]) -> frozenset[int]:
+    """The positions of results of floats to which no argument's gradient leads."""
+    depends = {one.name for one in trace.args if isinstance(one, TensorProxy) and one.requires_grad}
+    cut: set[str] = set()
+    for bsym in trace.bound_symbols[:-1]:
+        leads = any(one.name in depends for one in reads(bsym))
+        for out in makes(bsym):
+            (depends if leads and not _is_cut(bsym, out) else cut).add(out.name)
+    cut -= depends
+    return frozenset(
+        at for at, one in enumerate(results)
+        if isinstance(one, TensorProxy) and one.name in cut and is_inexact_dtype(one.dtype)
+    )  # fmt: skip
+
+
+def _is_cut(bsym: BoundSymbol, out: Any) -> bool:
+    is_tagged = isinstance(out, Proxy) and ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
+    return is_tagged or bsym.sym.id in _DETACH
+
+
+def _return_none_for_them() -> None:
+    of_thunder = autodiff.split_into_forward_and_backward
+
+    def split(joint: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
+        forward, backward = of_thunder(joint)
+        positions = _without.get()
+        _without.set(frozenset())
+        if positions:
+            last = forward.bound_symbols[-1]
+            data, kept = last.args
+            given = [None if at in positions else one for at, one in enumerate(data["flat_output"])]
+            changed = last.from_bsym(args=({**data, "flat_output": tuple(given)}, kept))
+            forward.bound_symbols[-1] = changed
+        return forward, backward
+
+    autodiff.split_into_forward_and_backward = split
+
+
+def _refuse_second_derivatives() -> None:
+    of_thunder = ThunderFunction.backward
+
+    def backward(ctx: Any, *given: Any) -> Any:
+        if not torch.is_grad_enabled():  # on: with create_graph=True
+            return of_thunder(ctx, *given)
+        side = ctx.side_channel
+        grads, saved = (given, ctx.saved_tensors) if side is None else map(side.get, _SIDE)
+        return refusing_another(ctx, (*grads, *saved), lambda: of_thunder(ctx, *given))
+
+    ThunderFunction.backward = staticmethod(backward)
+
+
+class _Refusal(Function):
+    """Gradients -> the same, which refuse to be differentiated.
+
+    above: the tensors on which they depend. torch's once_differentiable does not know them. So a
+    second derivative by one of them would be found to be 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, found: Grads, *above: torch.Tensor) -> Grads:
+        return tuple(one if one is None else one.detach() for one in found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise RuntimeError(_TWICE)
+
+
+def refusing_another(ctx: Any, reads: Iterable[Any], run: Callable[[], Grads]) -> Grads:
+    """The gradients that `run` computes, which refuse to be differentiated.
+
+    ctx: the node of the backward. reads: the tensors, or None, from which it computes them.
+    """
+    above = [*reads, *_leaves(ctx)]
+    with torch.no_grad():
+        found = run()
+    refused: Grads = _Refusal.apply(found, *(one for one in above if one is not None))
+    return refused
+
+
+def _leaves(node: Any) -> list[torch.Tensor]:
+    """What `backward` would write gradients to."""
+    found, seen, left = [], {node}, [node]
+    while left:
+        node = left.pop()
+        found += [node.variable] if hasattr(node, "variable") else []
+        below = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= below
+        left += below
+    return found

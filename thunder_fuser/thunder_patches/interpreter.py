@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shorter ways for Thunder through a user's program, each of whose instructions it interprets.
+
+    model(x)            ->  model.forward(x)            if neither it nor torch has hooks
+    a global's name     ->  dict.__getitem__(globals, name)
+    Thunder's helpers   ->  the calls they make, see interpreter_helpers.py
+
+nn.Module.__call__ looks for hooks in eight dictionaries, and Thunder interprets each look-up. For a
+global, Thunder interprets two functions of one line. Here, a function is disassembled once, not at
+each call. For the traceback of an exception in the program, Thunder makes a Python frame in a
+thread that it waits for up to 5 ms; here that happens once for each line.
+
+Thunder guards neither hooks nor the way a name was found, so traces and guards stay the same; the
+tests compare their texts. Only functions jitted with this executor take these ways, and none with
+the option fast_tracing=False.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Mapping
+from types import CodeType, FrameType, FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+from thunder.core import interpreter
+from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
+from thunder.core.jit_ext import register_general_jit_lookaside
+from torch import nn
+from torch.nn.modules import module as of_torch
+
+from thunder_fuser.options import OPTIONS, option
+from thunder_fuser.source.lines import data_of
+from thunder_fuser.threads import Bounded
+from thunder_fuser.thunder_patches.interpreter_helpers import run, shortened
+
+_HOOKS = (
+    "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks",
+)  # fmt: skip
+_GLOBAL_HOOKS: tuple[Mapping[int, Any], ...] = (
+    of_torch._global_backward_hooks, of_torch._global_backward_pre_hooks,
+    of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks,
+)  # fmt: skip
+
+_MOST_KNOWN = 4096  # codes, and lines that raise
+
+
+def trace_fast(executor: str) -> None:
+    """From now on, Thunder takes these ways through functions jitted with this executor."""
+    _detour_calls_of_modules(executor)
+    _detour_globals(executor)
+    _detour_helpers(executor)
+    _disassemble_once(executor)
+    _make_frames_once(executor)
+
+
+def _is_on(executor: str) -> bool:
+    data = data_of(executor)
+    if data is None:
+        return False
+    given = data.compile_options.get("fuser_fast_tracing")
+    return bool(option("fast_tracing") if given is None else OPTIONS["fast_tracing"].parse(given))
+
+
+def _detour_calls_of_modules(executor: str) -> None:
+    called = nn.Module._wrapped_call_impl
+    # A copy of the function: Thunder interprets it, as it is not registered below.
+    interpreted = FunctionType(
+        called.__code__, called.__globals__, called.__name__, called.__defaults__
+    )
+
+    @register_general_jit_lookaside(called)
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_on(executor) or not _calls_forward_alone(unwrap(module)):
+            return _interpret_call(interpreted, module, *args, **kwargs)
+        forward = _interpret_call(getattr, module, wrap_const("forward"))
+        if forward is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return forward
+        return _interpret_call(forward, *args, **kwargs)
+
+
+def _calls_forward_alone(module: nn.Module) -> bool:
+    """True if a call of the module only calls its forward."""
+    has_hooks = any(_GLOBAL_HOOKS) or any(getattr(module, name) for name in _HOOKS)
+    is_plain = type(module)._call_impl is nn.Module._call_impl and "_call_impl" not in vars(module)
+    compiled = module._compiled_call_impl  # type: ignore[attr-defined]
+    return is_plain and not has_hooks and compiled is None and not torch._C._get_tracing_state()
+
+
+def _detour_globals(executor: str) -> None:
+    of_thunder = interpreter.globals_lookup
+
+    def look_up(scope: Any, name: Any) -> Any:
+        found = unwrap(scope)
+        if type(found) is not dict or not _is_on(executor):
+            return of_thunder(scope, name)
+        if unwrap(name) in found:
+            return _interpret_call(dict.__getitem__, scope, name)
+        builtins = found.get("__builtins__")  # a dictionary, or in __main__ a module
+        if type(builtins) is not dict or unwrap(name) not in builtins:
+            return of_thunder(scope, name)
+        of_scope = _interpret_call(dict.__getitem__, scope, wrap_const("__builtins__"))
+        return _interpret_call(dict.__getitem__, of_scope, name)
+
+    interpreter.globals_lookup = look_up
+
+
+def _detour_helpers(executor: str) -> None:
+    of_thunder = interpreter._setup_frame_and_run_python_function
+
+    def interpret(compiled: Any, running: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        helper = shortened(unwrap(function).__code__)
+        if helper is not None and _is_on(executor):
+            found = run(helper, function, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        return of_thunder(compiled, running, function, *args, **kwargs)
+
+    interpreter._setup_frame_and_run_python_function = interpret
+
+
+def _disassemble_once(executor: str) -> None:
+    # By identity, for equal codes may have other lines. The code is kept, so its id stays its own.
+    known: Bounded[tuple[CodeType, tuple[dis.Instruction, ...]]] = Bounded(_MOST_KNOWN)
+
+    def get_instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+        if not _is_on(executor):
+            return tuple(dis.get_instructions(code))
+        return known.get_or_make(id(code), lambda: (code, tuple(dis.get_instructions(code))))[1]
+
+    interpreter.dis = SimpleNamespace(**{**vars(dis), "get_instructions": get_instructions})
+
+
+def _make_frames_once(executor: str) -> None:
+    of_thunder = interpreter.InterpreterFrame.get_or_make_python_frame
+    known: Bounded[FrameType] = Bounded(_MOST_KNOWN)
+
+    def frame_of(self: Any) -> FrameType:
+        if not _is_on(executor):
+            return of_thunder(self)  # type: ignore[no-any-return]
+        code = self.code
+        place = code.co_filename, code.co_firstlineno, code.co_name, self.qualname
+        return known.get_or_make((*place, self.positions.lineno), lambda: of_thunder(self))
+
+    interpreter.InterpreterFrame.get_or_make_python_frame = frame_of

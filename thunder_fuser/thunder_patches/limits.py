@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An error of Thunder's interpreter -> ThunderLimitError: what it cannot read, where, what to do.
+
+    AssertionError: trying to set .attention of ProvenanceRecord(
+      i1 = PseudoInst.INPUT_FN()  ...  20 lines
+
+->  Thunder cannot trace this program: expected what its interpreter can read, got an assignment of
+    a str to .attention of an object that stays after the call (at model.py:12). To fix it: ...
+
+Thunder refuses an assignment when it has read the whole program, so its line is noted before.
+Errors of the user's program, such as its own assertions, stay as they are.
+"""
+
+from __future__ import annotations
+
+import traceback
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import thunder
+import torch
+from thunder.core import jit_ext
+from thunder.core.interpreter import InterpreterError, get_interpreterruntimectx, unwrap
+
+from thunder_fuser.errors import ThunderLimitError
+from thunder_fuser.source.lines import data_of
+from thunder_fuser.source.warn import line_of_the_call
+
+_THUNDER = Path(thunder.__file__).parent
+_LIBRARIES = (_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1])
+_REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
+_STORES = "stores"  # an attribute of Thunder's context: {(id of its dict, name): file:line}
+
+
+def explain_limits(executor: str) -> None:
+    """From now on, functions jitted with this executor tell Thunder's limits so."""
+    of_thunder = thunder.thunder_general_jit
+
+    @wraps(of_thunder)
+    def traced(fn: Any, *args: Any, **given: Any) -> Any:
+        try:
+            return of_thunder(fn, *args, **given)
+        except (AssertionError, NotImplementedError, InterpreterError) as error:
+            # thunderfx, which would be advised, gives graphs of torch.compile.
+            is_ours = data_of(executor) is not None and not isinstance(fn, torch.fx.GraphModule)
+            limit = _limit(error) if is_ours else None
+            if limit is None:
+                raise
+            raise limit from error
+
+    thunder.thunder_general_jit = traced
+    for method in (dict.__setitem__, jit_ext.collections.OrderedDict.__setitem__):
+        _note_stores(method)
+
+
+def _note_stores(method: Any) -> None:
+    """Notes the user's line of each assignment to an attribute that Thunder makes by the method."""
+    of_thunder = jit_ext._general_jit_lookaside_map[method]
+
+    @wraps(of_thunder)
+    def stored(d: Any, key: Any, value: Any) -> Any:
+        if d.provenance.ext_flag & jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT:
+            file, place = get_interpreterruntimectx().get_current_user_source_location()
+            lines = vars(jit_ext.get_jit_ctx()).setdefault(_STORES, {})
+            lines[id(d), unwrap(key)] = f"{file}:{place.lineno}" if file and place else ""
+        return of_thunder(d, key, value)
+
+    jit_ext._general_jit_lookaside_map[method] = stored
+
+
+def _limit(error: BaseException) -> ThunderLimitError | None:
+    """The error in words; None if it is the user's."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    last, _ = frames[-1]
+    if not _is_in(last, _THUNDER):
+        return None
+    got, where = _stored(last) or _read(error, frames)
+    return ThunderLimitError(
+        "Thunder cannot trace this program", expected="what its interpreter can read", got=got,
+        where=where or line_of_the_call(),
+        do="call thunder.dynamo.thunderfx(function_or_module, executors=[fuser]) instead of jit: it"
+        " runs such lines in Python, and compiles the others",
+    )  # fmt: skip
+
+
+def _stored(frame: FrameType) -> tuple[str, str] | None:
+    """The assignment that Thunder refuses and its line, if this frame is of such a refusal."""
+    names = frame.f_locals
+    if frame.f_code is not _REFUSES_STORES or "k" not in names:
+        return None
+    kind, owner = type(unwrap(names["value"])).__name__, names["modified_object"]
+    what = f"an assignment of {_article(kind)} to .{names['k']}"
+    where = getattr(names["ctx"], _STORES, {}).get((id(owner), names["k"]), "")
+    return f"{what} of an object that stays after the call", where
+
+
+def _read(error: BaseException, frames: list[tuple[FrameType, int]]) -> tuple[str, str]:
+    """Thunder's words, or the line of its assertion; and the innermost line of the user's."""
+    text = str(error).partition("ProvenanceRecord(")[0].strip().partition("\n")[0]
+    text = text or traceback.extract_tb(error.__traceback__)[-1].line or ""
+    own = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in frames if not any(_is_in(frame, folder) for folder in _LIBRARIES)
+    ]
+    where = own[-1] if own else ""
+    return f"{type(error).__name__}: {text}", where
+
+
+def _is_in(frame: FrameType, folder: Path) -> bool:
+    return folder in Path(frame.f_code.co_filename).parents
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

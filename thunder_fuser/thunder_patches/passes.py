@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that Thunder's passes call for every bound symbol -> the same functions, faster.
+
+    tree_flatten                  makes a set of 30 types at each call, to look its argument up in
+    tree_flatten_with_dataclass   flattens a tree and builds it anew before it flattens it again
+    Symbol.normalize              asks for the signature of a function again and again
+
+They return the same as Thunder's for every argument, so they replace Thunder's everywhere.
+
+Before Thunder claims the operations of a trace, it claims them on trial, to see whether the result
+waits for a collective. A function jitted with this executor skips the trial unless its trace has a
+wait: `claim_once`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from importlib import import_module
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import optree
+import thunder
+from thunder.core import pytree
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx
+from thunder.distributed.prims import PrimIDs as Collectives
+from thunder.executors import passes
+from thunder.executors.torchex import wait_prim_impl
+
+from thunder_fuser.source.lines import data_of
+from thunder_fuser.thunder_patches.bound_symbols import ANSWERS, ask_fast
+from thunder_fuser.trace.proxies import parts
+
+# Modules that import the functions by name, and call them at least once for each bound symbol.
+_MODULES = (
+    "core.pytree", "core.symbol", "core.utils", "core.codeutils", "core.transforms",
+    "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
+    "core.trace_interpreter", "common", "transforms.autodiff",
+)  # fmt: skip
+_TREES = (tuple, list, dict, type(None))
+
+_flatten_of_thunder = pytree.tree_flatten
+_peel_of_thunder = pytree.tree_flatten_with_dataclass
+_signatures: WeakKeyDictionary[FunctionType, tuple[inspect.Signature, int]]
+_signatures = WeakKeyDictionary()
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def pass_fast() -> None:
+    """From now on, Thunder's passes call these functions."""
+    _replace({
+        _flatten_of_thunder: tree_flatten, _peel_of_thunder: tree_flatten_with_dataclass, **ANSWERS,
+    })  # fmt: skip
+    Symbol.normalize = _normalize
+    ask_fast()
+
+
+def claim_once(executor: str) -> None:
+    """From now on, functions jitted with this executor skip the trial."""
+    claims = passes._transform_for_operator_executor_execution
+    whole = passes.transform_for_execution
+    is_real: ContextVar[bool] = ContextVar("is_real", default=False)
+
+    def claimed(trace: TraceCtx, executors: Any) -> TraceCtx:
+        is_trial = not is_real.get() and data_of(executor) is not None
+        return trace if is_trial and not _waits(trace) else claims(trace, executors)
+
+    def transform_for_execution(trace: TraceCtx, executors_list: Any) -> TraceCtx:
+        token = is_real.set(True)
+        try:
+            return whole(trace, executors_list)
+        finally:
+            is_real.reset(token)
+
+    passes._transform_for_operator_executor_execution = claimed
+    passes.transform_for_execution = transform_for_execution
+
+
+def _waits(trace: TraceCtx) -> bool:
+    found = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
+    return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
+
+
+def _replace(answers: Mapping[Any, Any]) -> None:
+    """Replaces Thunder's functions, {Thunder's: ours}, under all their names in the modules."""
+    by_identity = {id(old): new for old, new in answers.items()}
+    for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
+        for name, found in [*vars(module).items()]:
+            if id(found) in by_identity:
+                setattr(module, name, by_identity[id(found)])
+
+
+def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:
+    """The leaves of a tree, and its structure; TypeError for a type that Thunder does not know."""
+    if type(args) in _TREES or isinstance(args, Proxy):
+        return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
+    return _flatten_of_thunder(args, namespace)
+
+
+def tree_flatten_with_dataclass(tree: Any) -> Any:
+    """The same, but dataclasses are trees too; Thunder registers each one at its first use."""
+    if type(tree) not in _TREES and not isinstance(tree, Proxy):
+        return _peel_of_thunder(tree)
+    leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=pytree.OPTREE_NAMESPACE)
+    is_more = any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves)
+    return _peel_of_thunder(tree) if is_more or _has_size(spec) else (leaves, spec)
+
+
+@lru_cache(maxsize=4096)
+def _has_size(spec: Any) -> bool:
+    """True if the tree has a torch.Size, which Thunder rebuilds as a tuple. It is cached, since
+    printing a structure takes longer than making it."""
+    return "Size[" in repr(spec)
+
+
+def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """All arguments of a call, including defaults."""
+    signature, places = _signature_of(self.meta)
+    if not kwargs and len(args) == places:
+        return args, {}
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
+
+
+def _signature_of(function: Any) -> tuple[inspect.Signature, int]:
+    """(the signature, its number of parameters if all may be given by position, else -1)"""
+    is_kept = type(function) is FunctionType  # a bound method is a new object each time
+    found = _signatures.get(function) if is_kept else None
+    if found is None:
+        signature = inspect.signature(function)
+        given = signature.parameters.values()
+        found = signature, len(given) if all(one.kind in _BY_PLACE for one in given) else -1
+        if is_kept:
+            _signatures[function] = found
+    return found
