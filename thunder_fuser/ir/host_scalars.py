@@ -86,9 +86,14 @@ class HostScalars:
         if record.op == "cast":  # to the type of sizes, which are below 2**31 if they are Int32
             return parts[0] if record.attr("dtype") is DataType.Int else None
         rule = _EXPRESSIONS.get(record.op)
-        if rule is None or (record.op == "div" and parts[1].is_const and parts[1].value < 1):
-            return None  # Scalars divide by numbers from 1
+        if rule is None or (rule is operator.floordiv and _below_one(parts[1])):
+            return None
         return rule(*parts)  # type: ignore[arg-type]
+
+
+def _below_one(divisor: Scalar | None) -> bool:
+    """True for a number by which Scalars do not divide."""
+    return divisor is not None and divisor.is_const and divisor.value < 1
 
 
 _EXPRESSIONS: Mapping[str, Callable[[Scalar, Scalar], Scalar]] = {
