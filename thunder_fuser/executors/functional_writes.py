@@ -72,6 +72,14 @@ def _is_differentiated(trace: TraceCtx) -> bool:
     )
 
 
+def written_in(trace: TraceCtx) -> set[str]:
+    """The tensors whose memory is written in place, by the names that they had first."""
+    seen = _Seen(())
+    for bsym in trace.bound_symbols[:-1]:
+        seen.follow(bsym)
+    return {seen.root(target) for target in seen.same.values()}
+
+
 def functional(trace: TraceCtx) -> TraceCtx:
     """The trace with such writes as values; itself if it has none."""
     data = get_compile_data()
