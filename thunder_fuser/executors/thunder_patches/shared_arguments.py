@@ -84,8 +84,8 @@ def _are_one(values: list[Any], names: list[str], at: int, other: int) -> bool:
     if end <= first or last <= start:
         return False
     raise InPlaceError(
-        f"the arguments {names[at]} and {names[other]}, which share memory, one of which is written",
-        expected="one tensor twice, or tensors without elements in common",
+        f"the arguments {names[at]} and {names[other]}, one of which is written in place",
+        expected="one tensor twice, or tensors that share no memory",
         got=f"{_described(x)} and {_described(y)} of one storage", do="pass a clone of one of them",
     )  # fmt: skip
 
