@@ -124,7 +124,7 @@ def aliases_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return "-".join(",".join(map(str, group)) for group in groups)
 
 
-def layouts_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layouts:
+def layouts_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Layouts:
     """(place, distance to the first one, strides) of the arguments that share memory."""
     flat, _ = tree_flatten((args, kwargs))
     return tuple(
