@@ -64,6 +64,7 @@ def note_one_tensors(trace: TraceCtx, args: tuple[Any, ...], kwargs: dict[str, A
 def _value_of(record: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a proxy of the program stands for; None if it is no part of the arguments."""
     kind = getattr(record, "inst", None)
+    kind = getattr(kind, "opname", kind)  # an instruction of Python's, or a name of Thunder's
     if kind in ("INPUT_ARGS", "INPUT_KWARGS"):
         return args if kind == "INPUT_ARGS" else kwargs
     if kind not in ("BINARY_SUBSCR", "LOAD_ATTR"):
