@@ -13,6 +13,7 @@ from thunder_fuser.thunder_patches.arguments import compare_arguments
 from thunder_fuser.thunder_patches.attributes import write_attributes_back
 from thunder_fuser.thunder_patches.autograd import repair_gradients
 from thunder_fuser.thunder_patches.modules import repair_modules
+from thunder_fuser.thunder_patches.shared_arguments import tell_arguments_apart
 from thunder_fuser.thunder_patches.thread_state import keep_state_by_thread
 
 _KNOWN = "0.2.6"
@@ -24,6 +25,7 @@ def install() -> None:
         return
     keep_state_by_thread()
     compare_arguments()
+    tell_arguments_apart()
     repair_modules()
     write_attributes_back()
     repair_gradients()

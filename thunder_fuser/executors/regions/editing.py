@@ -7,7 +7,8 @@
 
 What a region saves or recomputes was decided by our policy already. And its ops do not say all of
 it: what it writes in place, which of its inputs are overwritten later, its options. So Thunder
-moves ops only between fusions of others, or of an executor with `is_editable`.
+moves ops only between fusions of others, or of an executor with `is_editable`; and none in a trace
+that writes in place: moved behind a write, an op reads what was written, and a write is done twice.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from thunder.executors import passes
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.executors.run.region_callable import callable_of
+from thunder_fuser.trace.proxies import COPIES, parts
 
 
 def keep_regions() -> None:
@@ -31,6 +33,8 @@ def keep_regions() -> None:
         return rebuilt(bsym) if _may_be_edited(bsym) else bsym
 
     def pairs(trace: Any, *, proxy_to_consumers: Any = None) -> Any:
+        if any(map(_writes, trace.bound_symbols)):
+            return ()
         return rematerialization.find_filtered_producer_consumer_pairs(
             trace, _may_be_edited, proxy_to_consumers=proxy_to_consumers
         )
@@ -41,11 +45,15 @@ def keep_regions() -> None:
 
 def _may_be_edited(bsym: BoundSymbol) -> bool:
     """True for a fusion of another executor, or of one that lets Thunder edit its regions. A region
-    that writes in place is never edited: its ops moved behind it would read what it wrote."""
+    that writes in place is never built again from its ops alone."""
     if not bsym.sym.is_fusion:
         return False
     ours = callable_of(bsym)
     return ours is None or (bsym.sym.executor.is_editable and not ours.memory.writes)
+
+
+def _writes(bsym: BoundSymbol) -> bool:
+    return any(part.sym.id in COPIES for part in parts(bsym))
 
 
 def fuses_last(executor: FusionExecutor) -> bool:
