@@ -131,6 +131,10 @@ class Truth:
                     yield one
                 cold.add(one.where)
 
+    @property
+    def _saves_result(self) -> bool:
+        return any(words in self.program.text for words in tolerance.SAVES_RESULT)
+
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return tuple(one.name for one in self.program.inputs), self.program.results
 
@@ -151,7 +155,8 @@ class Truth:
             yield Failure(kind, "call", call, f"{_told(ours.error)} [in {place_of(ours.error)}]")
         elif eager.error is None and ours.error is not None:
             told = f"{_told(ours.error)} [{place_of(ours.error, everywhere=True)}]"
-            may_refuse = eager.is_refused or (eager.wrote_argument and WRITTEN in told)
+            saved = eager.wrote_argument or self._saves_result
+            may_refuse = eager.is_refused or (saved and WRITTEN in told)
             if may_refuse or any(words in told for words in tolerance.REFUSED_BY_US_ALONE):
                 return
             yield Failure(f"{warm}raises {type(ours.error).__name__}", "call", call,
