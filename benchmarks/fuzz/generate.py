@@ -183,7 +183,8 @@ class Drawing:
             self.statements.append(one := rng.choice(attention))
             self.scope[one.target] = self.value_of(replace(one, target=""))
         for _ in range(rng.randint(0, 3)):
-            self._statement(rng.choice(_weighted(rng, table.GROUPS)))
+            group = _weighted(rng, table.GROUPS)
+            self._statement(rng.choice(group))
 
     def _copies(self) -> None:
         """Copies of arguments, each written to."""

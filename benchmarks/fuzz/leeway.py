@@ -138,11 +138,10 @@ def loses_spread(name: str, args: tuple[Any, ...], out: Any) -> bool:
     begin with a value and add differences, which are 0 for equal values. Sums of 16-bit floats are
     exact, so they vary by 0 here as well.
     """
-    x = args[0] if args else None
-    out = out[0] if isinstance(out, tuple) else out
-    if name not in SPREADS or not is_inexact(x) or not x.numel() or not out.numel():
+    if name not in SPREADS:
         return False
-    if out.dtype.itemsize == 2:
+    x, out = args[0], out[0] if isinstance(out, tuple) else out
+    if not is_inexact(x) or not x.numel() or not out.numel() or out.dtype.itemsize == 2:
         return False
     noise = torch.finfo(out.dtype).eps * 8 * float(_sizes(x).nan_to_num(0.0, 0.0).max())
     spread = _sizes(out) if name.startswith("std") else _sizes(out).sqrt()

@@ -183,7 +183,7 @@ BETWEEN = (
 
 # What jits a program, with which executors beside the fuser. Where another one fuses after it,
 # Thunder edits what the fuser has made.
-JITS = {
+JITS: dict[tuple[str, tuple[str, ...]], int] = {
     ("thunder.jit", ("fuser",)): 60,
     ("thunder_fuser.jit", ("fuser",)): 15,
     ("thunder.jit", ("fuser", DEFAULTS)): 12,
