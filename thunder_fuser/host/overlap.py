@@ -92,12 +92,9 @@ class _Segments:
     def reduction_of(self, product: Product) -> tuple[str, int, OpRecord] | None:
         """The sum over devices that is the only reader of a product."""
         (whole,), fusion = product.op.outputs, self.segmented.fusion
-        readers = fusion.uses[whole] if _is_between(fusion, whole) else ()
-        for post in readers:
-            if post.op not in REDUCED or post.outputs[0] not in self.place:
-                return None
-            is_first = post.op == "all_reduce" or _is_first(fusion, post, whole)
-            if is_first and post.attr("reduce") == "sum":
+        for post in fusion.uses[whole] if _is_between(fusion, whole) else ():
+            is_sum = post.op in REDUCED and post.attr("reduce") == "sum"
+            if is_sum and post.outputs[0] in self.place and _is_first(fusion, post, whole):
                 return post.op, devices(post), post
         return None
 
@@ -171,8 +168,9 @@ def _is_row_major(segmented: SegmentedFusion, name: str) -> bool:
 
 
 def _is_first(fusion: Fusion, post: OpRecord, name: str) -> bool:
-    """True if the first axis is communicated."""
-    return normalise_axis(post.attr("dim"), len(fusion.tensors[name].shape), post.op) == 0
+    """True if the first axis is communicated, or, as by an all_reduce, none."""
+    axis: Any = post.attr("dim")
+    return axis is None or normalise_axis(axis, len(fusion.tensors[name].shape), post.op) == 0
 
 
 def _product(fusion: Fusion, expr: OpRecord) -> Product | None:
