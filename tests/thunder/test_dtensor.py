@@ -79,7 +79,6 @@ FUNCTIONS: tuple[tuple[Callable[[Any], Any], int], ...] = (
     (lambda x: 3.0 / (x * x + 1.0), 2),
     (lambda x: torch.div(x, 0.3, rounding_mode="floor") + x, 2),
     (lambda x: x.sub(x * x, alpha=2), 2),
-    (lambda x: x.sum() * 2.0, 0),
     (torch.tanh, 0),
     (lambda x: x.tanh() + torch.relu(x), 2),
     (F.relu, 0),
@@ -100,6 +99,10 @@ FUNCTIONS: tuple[tuple[Callable[[Any], Any], int], ...] = (
 @pytest.mark.parametrize(("function", "regions"), FUNCTIONS)
 def test_functions(mesh: DeviceMesh, function: Callable[[Any], Any], regions: int) -> None:
     check(function, [dtensor(mesh, 3, 8, placement=Shard(0))], regions=regions)
+
+
+def test_a_sum_of_all_elements(mesh: DeviceMesh) -> None:
+    check(lambda x: x.sum() * 2.0, [dtensor(mesh, 3, 8, placement=WHOLE)], regions=2)
 
 
 def test_torch_runs_what_thunder_lacks(mesh: DeviceMesh) -> None:
