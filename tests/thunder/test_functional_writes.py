@@ -188,7 +188,7 @@ def the_result_and_its_name(x: Any, c: Any) -> Any:
     return b, written
 
 
-@refused
+@case
 def through_a_reshape(x: Any, c: Any) -> Any:
     b = x.sin()
     b.reshape(-1).mul_(2)
@@ -424,12 +424,18 @@ def program(x: Any, c: Any, source: str, steps: Sequence[Step], results: Sequenc
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.sampled_from(sorted(SOURCES)), STEPS, st.lists(st.integers(0, 99), min_size=1, max_size=3)
+    st.sampled_from(sorted(SOURCES)),
+    STEPS,
+    st.lists(st.integers(0, 99), min_size=1, max_size=3),
+    st.booleans(),
 )
-def test_random_programs(source: str, steps: list[Step], results: list[int]) -> None:
+def test_random_programs(
+    source: str, steps: list[Step], results: list[int], transposed: bool
+) -> None:
     function = functools.partial(program, source=source, steps=steps, results=results)
     torch.manual_seed(0)
-    args = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)
+    x, c = (torch.randn(3, 4).t() if transposed else torch.randn(4, 3) for _ in range(2))
+    args = x.requires_grad_(), c
     try:
         expected = outcome(function, args)
     except (RuntimeError, IndexError, TypeError):  # eager torch refuses the program

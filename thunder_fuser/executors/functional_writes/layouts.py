@@ -9,7 +9,8 @@ strides, so the prologue compares those on which an answer depends: for others i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +32,7 @@ from thunder_fuser.thunder_patches.arguments import StrideCheck, add_check
 from thunder_fuser.trace.proxies import makes, reads
 
 Pairs = set[tuple[str, str]]  # a result, and the operand whose memory it has
+Strides = dict[str, tuple[int, ...]]  # of arguments
 
 
 class Layouts:
@@ -45,8 +47,8 @@ class Layouts:
         returned = reads(self._prologue.bound_symbols[-1]) if self._prologue is not None else ()
         self._arguments = {one.name: one for one in returned}
         self._values: dict[str, torch.Tensor] = {}
-        self._deciding: dict[str, Mapping[str, tuple[int, ...]]] = {}  # strides of arguments
-        self._guarded: dict[str, tuple[int, ...]] = {}
+        self._deciding: dict[str, Strides] = {}
+        self._guarded: Strides = {}
         with FakeTensorMode():
             self._take(trace)
             for bsym in trace.bound_symbols:
@@ -54,20 +56,18 @@ class Layouts:
 
     def pairs(self, bsym: BoundSymbol) -> Pairs | None:
         """Which results share memory with which operands, if that is asked and known."""
-        made, read = ([one for one in of(bsym) if _is_tensor(one)] for of in (makes, reads))
-        names = {one.name for one in made}
-        if not names & self.doubted or not names <= self._values.keys():
+        made, read = _tensors(makes(bsym)), _tensors(reads(bsym))
+        if not made & self.doubted or not made <= self._values.keys():
             return None
-        self._guarded.update(*(self._deciding[one.name].items() for one in read))
-        memory = {memory_of(self._values[one.name]): one.name for one in reversed(read)}
-        places = {name: memory_of(self._values[name]) for name in names}
-        return {(name, memory[place]) for name, place in places.items() if place in memory}
+        self._guarded.update(*(self._deciding[name].items() for name in read))
+        return pairs_of(bsym, self._operand)
 
     def guard(self) -> None:
         """Lets the prologue of the call compare the strides that have decided."""
         if self._guarded and self._prologue is not None:
-            at, check = len(self._prologue.bound_symbols) - 1, StrideCheck([*self._guarded.values()])
-            add_check(self._prologue, at, check, *map(self._arguments.get, self._guarded))
+            check = StrideCheck([*self._guarded.values()])
+            read = (self._arguments[name] for name in self._guarded)
+            add_check(self._prologue, len(self._prologue.bound_symbols) - 1, check, *read)
 
     def _take(self, trace: TraceCtx) -> None:
         """The arguments, which the prologue returns under the same names."""
@@ -80,13 +80,14 @@ class Layouts:
                 self._deciding[name] = {name: noted.stride()}
 
     def _follow(self, bsym: BoundSymbol) -> None:
-        made, read = ([one for one in of(bsym) if _is_tensor(one)] for of in (makes, reads))
+        made = [one for one in makes(bsym) if isinstance(one, TensorProxy)]
         results = call(bsym, self._operand) or ()
-        shapes = [tuple(one.shape) for one in results]
-        if made and shapes == [tuple(one._shape) for one in made]:
-            sources = {k: v for one in read for k, v in self._deciding[one.name].items()}
-            self._values.update(zip((one.name for one in made), results, strict=True))
-            self._deciding.update((one.name, sources) for one in made)
+        if [tuple(one.shape) for one in results] != [tuple(one._shape) for one in made]:
+            return
+        deciding = [self._deciding[name] for name in _tensors(reads(bsym))]
+        for proxy, result in zip(made, results, strict=True):
+            self._values[proxy.name] = result
+            self._deciding[proxy.name] = dict(ChainMap(*deciding))
 
     def _operand(self, value: Any) -> Any:
         if isinstance(value, TensorProxy):
@@ -119,9 +120,27 @@ def call(bsym: BoundSymbol, operand: Callable[[Any], Any]) -> list[torch.Tensor]
     return None
 
 
-def memory_of(tensor: torch.Tensor) -> int:
+def pairs_of(bsym: BoundSymbol, operand: Callable[[Any], Any]) -> Pairs | None:
+    """Which results share memory with which of such operands; None if torch refuses them."""
+    memory: dict[int, str] = {}
+
+    def noted(value: Any) -> Any:
+        result = operand(value)
+        if isinstance(value, TensorProxy):
+            memory[_memory_of(result)] = value.name
+        return result
+
+    names = [one.name for one in makes(bsym) if isinstance(one, TensorProxy)]
+    results = call(bsym, noted)
+    if results is None or len(results) != len(names):
+        return None
+    places = zip(names, map(_memory_of, results), strict=True)
+    return {(name, memory[place]) for name, place in places if place in memory}
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, TensorProxy)
+def _tensors(proxies: Iterable[object]) -> set[str]:
+    return {one.name for one in proxies if isinstance(one, TensorProxy)}

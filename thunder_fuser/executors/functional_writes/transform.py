@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Any, Self
+from typing import Any
 
 import thunder
 import thunder.torch as ltorch
@@ -78,8 +78,9 @@ def functional(trace: TraceCtx) -> TraceCtx:
     """The trace with such writes as values; itself if it has none."""
     seen = _Seen.in_trace(trace)
     if doubted := seen.in_doubt():
-        layouts = Layouts(trace, doubted)
+        layouts, names = Layouts(trace, doubted), seen.memory.sharing(seen.with_neighbours())
         seen = _Seen.in_trace(trace, layouts)
+        seen.roots |= set(map(seen.root, names)) - seen.detached  # strides differ where it runs
         layouts.guard()
     if not seen.roots:
         return trace
@@ -154,7 +155,7 @@ class _Seen(_Memories):
     """A first walk, in which a write is seen by the written name alone, as in Thunder's split.
 
     roots: the memories of which an outdated name is read; tracked: those through which a gradient
-    may flow.
+    may flow; detached: tracked ones that were written under no_grad.
     """
 
     def __init__(self, args: Sequence[Proxy], layouts: Layouts | None) -> None:
@@ -164,11 +165,11 @@ class _Seen(_Memories):
             one.name for one in args if isinstance(one, TensorProxy) and one.requires_grad
         }
         self._arguments = {one.name for one in args}
-        self._detached: set[str] = set()  # tracked memories that were written under no_grad
+        self.detached: set[str] = set()
         self._together = Memory()  # memories written by one bound symbol
 
     @classmethod
-    def in_trace(cls, trace: TraceCtx, layouts: Layouts | None = None) -> Self:
+    def in_trace(cls, trace: TraceCtx, layouts: Layouts | None = None) -> _Seen:
         data = get_compile_data()
         is_tracked = data is None or data.is_grad_enabled
         seen = cls(trace.args if is_tracked else (), layouts)
@@ -207,7 +208,7 @@ class _Seen(_Memories):
             read = {self.root(name) for name in every}
         else:
             return
-        self.roots |= read & self._detached
+        self.roots |= read & self.detached
         if read & self.tracked:
             self.tracked.update(one.name for one in makes(bsym) if _has_gradient(one))
 
@@ -216,7 +217,7 @@ class _Seen(_Memories):
         if copy.output.name in self.tracked:
             self.tracked.add(self.root(target))
         elif _DETACHED in copy.output.tags and self.root(target) in self.tracked:
-            self._detached.add(self.root(target))
+            self.detached.add(self.root(target))
         self.rename(copy, target)
         changed = {*self.above(target), *self.touched(target)} - {target}
         self.outdated.update(dict.fromkeys(changed, where))

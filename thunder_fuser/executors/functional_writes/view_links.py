@@ -13,21 +13,19 @@ is in doubt, unless the strides of the call are known: see layouts.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.functional_writes.layouts import Layouts, Pairs, call, memory_of
+from thunder_fuser.executors.functional_writes.layouts import Layouts, Pairs, pairs_of
 from thunder_fuser.executors.record.result_dtypes import as_meta
+from thunder_fuser.executors.stride_orders.convolutions import FORMATS
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import MOVES, TORCH_VIEWS, makes, parts, reads
-
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def links_of(bsym: BoundSymbol, layouts: Layouts | None = None) -> dict[str, Lin
         if part.sym.id in MOVES and isinstance(part.output, TensorProxy)
     }  # fmt: skip
     if isinstance(bsym.sym.id, PrimIDs):
-        is_sure = bsym.sym.id is not PrimIDs.RESHAPE
+        is_sure = bsym.sym.id not in (PrimIDs.RESHAPE, PrimIDs.STRIDE_ORDER)
         return {name: _link(bsym, step, is_sure) for name, step in steps.items()}
     found: dict[str, Link] = {}
     for name, operand, is_sure in _shared(bsym, steps, layouts):
@@ -94,7 +92,7 @@ def _shared(
     listed = bsym.sym.name in TORCH_VIEWS
     if not (listed or not bsym.subsymbols or made & steps.keys()):
         return
-    answers = [_pairs(bsym, layout) for layout in (_contiguous, _transposed, _channels_last)]
+    answers = [pairs_of(bsym, laid) for laid in (_contiguous, _transposed, _channels_last)]
     if answers[0] is None:  # torch cannot say
         first = next((one.name for one in reads(bsym) if isinstance(one, TensorProxy)), "")
         some = {(name, first) for name in made if listed or name in steps} if first else set()
@@ -112,37 +110,20 @@ def _shared(
 # --------------------------------------------------------------------------------- torch's answer
 
 
-def _pairs(bsym: BoundSymbol, layout: Callable[[torch.Tensor], torch.Tensor]) -> Pairs | None:
-    """(result, operand) that share memory, for operands in such a layout; None if torch refuses."""
-    memory: dict[int, str] = {}
-
-    def laid(value: Any) -> Any:
-        tensor = as_meta(value, {})
-        if isinstance(value, TensorProxy):
-            tensor = layout(tensor)
-            memory[memory_of(tensor)] = value.name
-        return tensor
-
-    names = [one.name for one in makes(bsym) if isinstance(one, TensorProxy)]
-    results = call(bsym, laid)
-    if results is None or len(results) != len(names):
-        return None
-    pairs = zip(names, map(memory_of, results), strict=True)
-    return {(name, memory[place]) for name, place in pairs if place in memory}
+def _contiguous(value: Any) -> Any:
+    return as_meta(value, {})
 
 
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+def _transposed(value: Any) -> Any:
     """The first axis lies innermost, with gaps."""
+    tensor = as_meta(value, {})
+    if not isinstance(value, TensorProxy):
+        return tensor
     strides = contiguous_strides(tensor.shape, tuple(range(tensor.ndim)))
-    return torch.empty_strided(
-        tensor.shape, [2 * one for one in strides], dtype=tensor.dtype, device=tensor.device
-    )
+    return tensor.new_empty_strided(tensor.shape, [2 * one for one in strides])
 
 
-def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    layout = _FORMATS.get(tensor.ndim)
+def _channels_last(value: Any) -> Any:
+    tensor = as_meta(value, {})
+    layout = FORMATS.get(tensor.ndim) if isinstance(value, TensorProxy) else None
     return tensor.contiguous(memory_format=layout) if layout else tensor
