@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import thunder_fuser
@@ -73,16 +74,18 @@ def outcome(function: Function, x: Tensor) -> list[Tensor]:
     torch.manual_seed(1)
     x = x.detach().requires_grad_()
     results = function(x)
-    torch.autograd.backward(results, [torch.rand(one.shape) for one in results])
+    torch.autograd.backward(results, [torch.rand(one.shape).to(one) for one in results])
     return [*(one.detach() for one in results), x.grad]  # type: ignore[list-item]
 
 
-def check_all_layouts(function: Function, jitted: Function) -> None:
+def check_all_layouts(
+    function: Function, jitted: Function, dtype: torch.dtype = torch.float32
+) -> None:
     torch.manual_seed(0)
-    values = torch.randn(SHAPE)
+    values = torch.randn(SHAPE, dtype=dtype)
     for name in (*LAYOUTS, *LAYOUTS):
         x = LAYOUTS[name](values)
-        torch.testing.assert_close(outcome(jitted, x), outcome(function, x), msg=name)
+        torch.testing.assert_close(outcome(jitted, x), outcome(function, x), msg=lambda text: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -96,6 +99,28 @@ def test_as_eager(view: str, write: str, source: str) -> None:
         return base * 1, seen * 2, x.sin()
 
     check_all_layouts(function, JITS["thunder.jit"](function))
+
+
+FUSED: dict[str, Function] = {
+    "sine": lambda x: x.sin(),
+    "layer norm": lambda x: F.layer_norm(x, (5,)),
+    "group norm": lambda x: F.group_norm(x, 3),
+    "running sum": lambda x: x.cumsum(1),
+}
+
+
+@pytest.mark.parametrize("write", [to_source, to_view])
+@pytest.mark.parametrize("source", FUSED)
+def test_where_regions_have_other_strides(source: str, write: Function) -> None:
+    """Eager torch's strides decide, whatever those of a region or of its torch calls are."""
+
+    def function(x: Any) -> Any:
+        base = FUSED[source](x)
+        seen = base.reshape(6, 20)
+        write(base, seen)
+        return base * 1, seen * 2, x.sin()
+
+    check_all_layouts(function, thunder.jit(function, executors=[fuser]), torch.float64)
 
 
 @pytest.mark.parametrize("jit", JITS)
