@@ -410,7 +410,7 @@ STEPS = st.lists(
 
 
 def program(
-    x: Any, c: Any, source: str, steps: Sequence[Step], results: Sequence[int], copies: bool
+    x: Any, c: Any, source: str, steps: Sequence[Step], results: Sequence[int], *, copies: bool
 ) -> Any:
     """The last term keeps a saved tensor in the backward: Thunder fails if it needs none.
 

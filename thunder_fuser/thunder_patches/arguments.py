@@ -18,8 +18,7 @@ never pops, so a call outside of autocast was traced as if it were inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import ne
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import thunder
@@ -44,17 +43,6 @@ class StructureCheck:
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if structure_of(args, kwargs) != self.expected:
             raise LookupError("arguments of another structure")
-
-
-class StrideCheck:
-    """Raises an error for tensors with other strides than those of the traced call."""
-
-    def __init__(self, expected: Sequence[tuple[int, ...]]) -> None:
-        self.expected = expected
-
-    def __call__(self, *tensors: torch.Tensor) -> None:
-        if any(map(ne, map(torch.Tensor.stride, tensors), self.expected)):
-            raise LookupError("arguments with other strides")
 
 
 def compare_arguments() -> None:
@@ -84,12 +72,13 @@ def _add_check(prologue: TraceCtx, check: StructureCheck) -> None:
     ]  # fmt: skip
     if len(taken) != 2:
         return
-    add_check(prologue, taken[-1][0] + 1, check, *(output for _, output in taken))
+    add_check(prologue, taken[-1][0] + 1, CHECK, check, *(output for _, output in taken))
 
 
-def add_check(prologue: TraceCtx, at: int, check: Callable[..., None], *read: Any) -> None:
+def add_check(
+    prologue: TraceCtx, at: int, name: str, check: Callable[..., None], *read: Any
+) -> None:
     """Adds a call of the check: what it raises is a failed guard."""
-    name = CHECK if isinstance(check, StructureCheck) else "check_strides"
     symbol = Symbol(
         name, lambda *read: None, id=name, is_prim=True, python_impl=check,
         tags=(OpTags.DONT_DCE,), _bind_postprocess=_bind_check,

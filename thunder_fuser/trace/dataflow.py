@@ -41,8 +41,7 @@ class Memory:
 
     def sharing(self, names: Iterable[str]) -> set[str]:
         """The names, of those in any group, that may share memory with one of these."""
-        places = set(map(self.of, names))
-        return set().union(*(self._members.get(place, ()) for place in places))
+        return set().union(*(self._members.get(self.of(name), ()) for name in names))
 
 
 class DataFlow:

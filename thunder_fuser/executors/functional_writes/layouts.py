@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from thunder_fuser.executors.record.result_dtypes import as_meta, function_named
 from thunder_fuser.executors.stride_orders.simulate import noted_of
 from thunder_fuser.executors.support.dtypes import is_known_number
-from thunder_fuser.thunder_patches.arguments import StrideCheck, add_check
+from thunder_fuser.thunder_patches.arguments import add_check
 from thunder_fuser.trace.proxies import makes, reads
 
 Pairs = set[tuple[str, str]]  # a result, and the operand whose memory it has
@@ -64,10 +64,16 @@ class Layouts:
 
     def guard(self) -> None:
         """Lets the prologue of the call compare the strides that have decided."""
-        if self._guarded and self._prologue is not None:
-            check = StrideCheck([*self._guarded.values()])
-            read = (self._arguments[name] for name in self._guarded)
-            add_check(self._prologue, len(self._prologue.bound_symbols) - 1, check, *read)
+        expected = [*self._guarded.values()]
+
+        def check_strides(*tensors: torch.Tensor) -> None:
+            if [one.stride() for one in tensors] != expected:
+                raise LookupError("arguments with other strides")
+
+        if expected and self._prologue is not None:
+            read = [self._arguments[name] for name in self._guarded]
+            at = len(self._prologue.bound_symbols) - 1
+            add_check(self._prologue, at, "check_strides", check_strides, *read)
 
     def _take(self, trace: TraceCtx) -> None:
         """The arguments, which the prologue returns under the same names."""

@@ -39,7 +39,16 @@ from thunder_fuser.options import option
 from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.source.lines import data_of, line_of
 from thunder_fuser.trace.dataflow import Memory
-from thunder_fuser.trace.proxies import COPIES, VIEWS, elements_of, makes, overwritten, parts, reads
+from thunder_fuser.trace.proxies import (
+    COPIES,
+    MOVES,
+    VIEWS,
+    elements_of,
+    makes,
+    overwritten,
+    parts,
+    reads,
+)
 
 _DETACHED = ProxyTag.DETACHED_AUTOGRAD_GRAPH
 _SWITCH = "; the option functional_writes=False leaves the write to Thunder"
@@ -280,7 +289,7 @@ class _Rewriter(_Memories):
         """What lies inside the bound symbol has no value in the trace."""
         super().link_all(bsym)
         made = {one.name for one in makes(bsym)}
-        inside = (part.output.name for part in parts(bsym) if part.sym.id in VIEWS)
+        inside = (part.output.name for part in parts(bsym) if part.sym.id in MOVES)
         self.outdated.update((one, self.line) for one in inside if one not in made)
 
     def _reading_values(self, bsym: BoundSymbol) -> BoundSymbol:
