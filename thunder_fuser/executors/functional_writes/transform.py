@@ -39,16 +39,7 @@ from thunder_fuser.options import option
 from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.source.lines import data_of, line_of
 from thunder_fuser.trace.dataflow import Memory
-from thunder_fuser.trace.proxies import (
-    COPIES,
-    MOVES,
-    VIEWS,
-    elements_of,
-    makes,
-    overwritten,
-    parts,
-    reads,
-)
+from thunder_fuser.trace.proxies import COPIES, MOVES, elements_of, makes, overwritten, parts, reads
 
 _DETACHED = ProxyTag.DETACHED_AUTOGRAD_GRAPH
 _SWITCH = "; the option functional_writes=False leaves the write to Thunder"
@@ -267,7 +258,7 @@ class _Rewriter(_Memories):
         if bsym.sym.id is PrimIDs.RETURN:
             self._return(bsym)
         else:
-            made = (part for part in parts(bsym) if part.sym.id not in VIEWS | COPIES)
+            made = (part for part in parts(bsym) if part.sym.id not in MOVES | COPIES)
             self._add(bsym, {one.name for part in made for one in makes(part)})
         place = bsym.source_filename, bsym.source_positions
         for one in self.trace.bound_symbols[start:]:
@@ -444,6 +435,5 @@ _INVERSES: Mapping[Any, Callable[[BoundSymbol, TensorProxy, TensorProxy], Tensor
     PrimIDs.SQUEEZE: _reshaped,
     PrimIDs.BROADCAST_IN_DIM: _reshaped,
     PrimIDs.TRANSPOSE: _transposed,
-    PrimIDs.STRIDE_ORDER: lambda step, whole, part: part,
-    PrimIDs.SHALLOW_COPY: lambda step, whole, part: part,
+    **dict.fromkeys((PrimIDs.STRIDE_ORDER, PrimIDs.SHALLOW_COPY), lambda step, whole, part: part),
 }
