@@ -18,7 +18,7 @@ never pops, so a call outside of autocast was traced as if it were inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import thunder
@@ -81,17 +81,24 @@ def _add_check(prologue: TraceCtx, check: StructureCheck) -> None:
     ]  # fmt: skip
     if len(taken) != 2:
         return
+    add_check(prologue, taken[-1][0] + 1, CHECK, check, *(output for _, output in taken))
+
+
+def add_check(
+    prologue: TraceCtx, at: int, name: str, check: Callable[..., None], *read: Any
+) -> None:
+    """Adds a call of the check: what it raises is a failed guard."""
     symbol = Symbol(
-        CHECK, lambda args, kwargs: None, id=CHECK, is_prim=True, python_impl=check,
+        name, lambda *read: None, id=name, is_prim=True, python_impl=check,
         tags=(OpTags.DONT_DCE,), _bind_postprocess=_bind_check,
     )  # fmt: skip
     with tracectx(prologue):
-        bsym = symbol.bind(*(output for _, output in taken), output=None)
-    bsyms.insert(taken[-1][0] + 1, bsym)
+        bsym = symbol.bind(*read, output=None)
+    prologue.bound_symbols.insert(at, bsym)
 
 
 def _bind_check(bsym: BoundSymbol) -> None:
-    bsym._call_ctx = {CHECK: bsym.sym.python_impl}
+    bsym._call_ctx = {bsym.sym.name: bsym.sym.python_impl}
 
 
 def _forget_autocasts_of_other_calls() -> None:

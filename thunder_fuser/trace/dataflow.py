@@ -23,15 +23,17 @@ class Memory:
 
     def __init__(self, groups: Iterable[Names] = ()) -> None:
         self._classes: UnionFind[str] = UnionFind()
-        self._names: set[str] = set()
+        self._members: dict[str, set[str]] = {}  # by the name of their class
         self.join(groups)
 
     def join(self, groups: Iterable[Names]) -> None:
         """Adds groups of names of which all may share one memory."""
         for first, *others in filter(None, groups):
-            self._names.update((first, *others))
+            members = self._members.setdefault(self.of(first), {first})
             for name in others:
-                self._classes.join(first, name)
+                if (joined := self.of(name)) != self.of(first):
+                    members |= self._members.pop(joined, {name})
+                    self._classes.join(first, name)
 
     def of(self, name: str) -> str:
         """One name for all values that may share memory with this one."""
@@ -39,8 +41,7 @@ class Memory:
 
     def sharing(self, names: Iterable[str]) -> set[str]:
         """The names, of those in any group, that may share memory with one of these."""
-        places = set(map(self.of, names))
-        return {name for name in self._names if self.of(name) in places}
+        return set().union(*(self._members.get(self.of(name), ()) for name in names))
 
 
 class DataFlow:

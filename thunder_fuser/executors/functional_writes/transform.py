@@ -33,11 +33,13 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 from thunder.core.update_aliases import replace_args_with_alias_map
 
 from thunder_fuser.errors import InPlaceError
+from thunder_fuser.executors.functional_writes.layouts import Layouts
 from thunder_fuser.executors.functional_writes.view_links import Link, links_of
 from thunder_fuser.options import option
 from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.source.lines import data_of, line_of
-from thunder_fuser.trace.proxies import COPIES, VIEWS, elements_of, makes, overwritten, parts, reads
+from thunder_fuser.trace.dataflow import Memory
+from thunder_fuser.trace.proxies import COPIES, MOVES, elements_of, makes, overwritten, parts, reads
 
 _DETACHED = ProxyTag.DETACHED_AUTOGRAD_GRAPH
 _SWITCH = "; the option functional_writes=False leaves the write to Thunder"
@@ -74,11 +76,12 @@ def _is_differentiated(trace: TraceCtx) -> bool:
 
 def functional(trace: TraceCtx) -> TraceCtx:
     """The trace with such writes as values; itself if it has none."""
-    data = get_compile_data()
-    is_tracked = data is None or data.is_grad_enabled
-    seen = _Seen(trace.args if is_tracked else ())
-    for bsym in trace.bound_symbols:
-        seen.follow(bsym)
+    seen = _Seen.in_trace(trace)
+    if doubted := seen.in_doubt():
+        layouts, names = Layouts(trace, doubted), seen.memory.sharing(seen.with_neighbours())
+        seen = _Seen.in_trace(trace, layouts)
+        seen.roots |= set(map(seen.root, names)) - seen.detached  # strides differ where it runs
+        layouts.guard()
     if not seen.roots:
         return trace
     made = from_trace(trace)
@@ -100,11 +103,11 @@ class _Memories:
     memory was written through another name since, and where.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: Layouts | None = None) -> None:
+        self.layouts, self.memory = layouts, Memory()
         self.links: dict[str, Link] = {}
         self.same: dict[str, str] = {}
         self.outdated: dict[str, str] = {}
-        self.members: dict[str, list[str]] = {}
 
     def of(self, name: str) -> str:
         """The name that the tensor had before it was written."""
@@ -120,20 +123,23 @@ class _Memories:
             yield name
 
     def root(self, name: str) -> str:
-        return [*self.above(self.of(name))][-1]
+        return self.memory.of(name)
 
     def link_all(self, bsym: BoundSymbol) -> None:
-        found = {name: link for name, link in links_of(bsym).items() if name not in self.same}
-        self.links.update(found)
-        for name in found:
-            root = self.root(name)
-            self.members.setdefault(root, [root]).append(name)
+        links = links_of(bsym, self.layouts).items()
+        fresh = {name: link for name, link in links if name not in self.same}
+        self.links.update(fresh)
+        self.memory.join((link.parent, name) for name, link in fresh.items())
+
+    def rename(self, copy: BoundSymbol, target: str) -> None:
+        """The result of a write is another name of what it writes."""
+        self.same[copy.output.name] = target
+        self.memory.join([(target, copy.output.name)])
 
     def touched(self, name: str) -> list[str]:
         """What a write to a tensor may change beside it and what it is a view of."""
-        above = {*self.above(name)}
-        every = self.members.get(self.root(name), ())
-        return [one for one in every if one not in above and not self._is_apart(one, name)]
+        others = self.memory.sharing([name]).difference(self.above(name))
+        return [one for one in others if not self._is_apart(one, name)]
 
     def _is_apart(self, name: str, other: str) -> bool:
         """True if they view parts of their memory that have no element in common."""
@@ -149,18 +155,32 @@ class _Seen(_Memories):
     """A first walk, in which a write is seen by the written name alone, as in Thunder's split.
 
     roots: the memories of which an outdated name is read; tracked: those through which a gradient
-    may flow.
+    may flow; detached: tracked ones that were written under no_grad.
     """
 
-    def __init__(self, args: Sequence[Proxy]) -> None:
-        super().__init__()
+    def __init__(self, args: Sequence[Proxy], layouts: Layouts | None) -> None:
+        super().__init__(layouts)
         self.roots: set[str] = set()
         self.tracked = {
             one.name for one in args if isinstance(one, TensorProxy) and one.requires_grad
         }
         self._arguments = {one.name for one in args}
-        self._detached: set[str] = set()  # tracked memories that were written under no_grad
-        self._together: list[set[str]] = []  # memories written by one bound symbol
+        self.detached: set[str] = set()
+        self._together = Memory()  # memories written by one bound symbol
+
+    @classmethod
+    def in_trace(cls, trace: TraceCtx, layouts: Layouts | None = None) -> _Seen:
+        data = get_compile_data()
+        is_tracked = data is None or data.is_grad_enabled
+        seen = cls(trace.args if is_tracked else (), layouts)
+        for bsym in trace.bound_symbols:
+            seen.follow(bsym)
+        return seen
+
+    def in_doubt(self) -> set[str]:
+        """The views in these memories that may be copies."""
+        names = self.memory.sharing(self.with_neighbours()) & self.links.keys()
+        return {name for name in names if not self.links[name].is_sure}
 
     def follow(self, bsym: BoundSymbol) -> None:
         copies = [part for part in parts(bsym) if part.sym.id in COPIES]
@@ -169,14 +189,12 @@ class _Seen(_Memories):
             if part.sym.id in COPIES:
                 self._copy(part, line_of(bsym))
         if copies:
-            self._together.append({self.root(one.name) for one in overwritten(bsym)})
+            self._together.join([tuple(self.root(one.name) for one in overwritten(bsym))])
         self.link_all(bsym)
 
     def with_neighbours(self) -> set[str]:
         """These memories, and all that one bound symbol writes beside one of them."""
-        for _ in self._together:
-            self.roots.update(*(names for names in self._together if names & self.roots))
-        return self.roots
+        return self.roots | self._together.sharing(self.roots)
 
     def _read(self, bsym: BoundSymbol) -> None:
         every = [one.name for one in reads(bsym)]
@@ -190,7 +208,7 @@ class _Seen(_Memories):
             read = {self.root(name) for name in every}
         else:
             return
-        self.roots |= read & self._detached
+        self.roots |= read & self.detached
         if read & self.tracked:
             self.tracked.update(one.name for one in makes(bsym) if _has_gradient(one))
 
@@ -199,8 +217,8 @@ class _Seen(_Memories):
         if copy.output.name in self.tracked:
             self.tracked.add(self.root(target))
         elif _DETACHED in copy.output.tags and self.root(target) in self.tracked:
-            self._detached.add(self.root(target))
-        self.same[copy.output.name] = target
+            self.detached.add(self.root(target))
+        self.rename(copy, target)
         changed = {*self.above(target), *self.touched(target)} - {target}
         self.outdated.update(dict.fromkeys(changed, where))
         self.outdated.pop(target, None)
@@ -227,7 +245,7 @@ class _Rewriter(_Memories):
     """
 
     def __init__(self, trace: TraceCtx, seen: _Seen) -> None:
-        super().__init__()
+        super().__init__(seen.layouts)
         self.trace, self.roots, self.tracked = trace, seen.with_neighbours(), seen.tracked
         self.values: dict[str, TensorProxy] = {}
         self.lost: dict[str, tuple[Link, str]] = {}
@@ -240,7 +258,7 @@ class _Rewriter(_Memories):
         if bsym.sym.id is PrimIDs.RETURN:
             self._return(bsym)
         else:
-            made = (part for part in parts(bsym) if part.sym.id not in VIEWS | COPIES)
+            made = (part for part in parts(bsym) if part.sym.id not in MOVES | COPIES)
             self._add(bsym, {one.name for part in made for one in makes(part)})
         place = bsym.source_filename, bsym.source_positions
         for one in self.trace.bound_symbols[start:]:
@@ -262,7 +280,7 @@ class _Rewriter(_Memories):
         """What lies inside the bound symbol has no value in the trace."""
         super().link_all(bsym)
         made = {one.name for one in makes(bsym)}
-        inside = (part.output.name for part in parts(bsym) if part.sym.id in VIEWS)
+        inside = (part.output.name for part in parts(bsym) if part.sym.id in MOVES)
         self.outdated.update((one, self.line) for one in inside if one not in made)
 
     def _reading_values(self, bsym: BoundSymbol) -> BoundSymbol:
@@ -302,7 +320,7 @@ class _Rewriter(_Memories):
         start = len(self.trace.bound_symbols)
         value = self._value(source)
         self._write(name, value if source.name in computed else prims.clone(value))
-        self.same[copy.output.name] = name
+        self.rename(copy, name)
         for bsym in self.trace.bound_symbols[start:] if is_detached else ():
             for one in makes(bsym):
                 one.tags.add(_DETACHED)
@@ -334,7 +352,7 @@ class _Rewriter(_Memories):
         returned = bsym.args[0]
         for one in returned["flat_args"]:
             self._copy_back(one)
-        for name in {name for root in self.roots for name in self.members.get(root, ())}:
+        for name in self.memory.sharing(self.roots):
             steps = [self._step(one) for one in self.above(name) if one in self.links]
             if steps and None not in steps and name not in self.lost:
                 self.outdated[name] = self.line
@@ -417,5 +435,5 @@ _INVERSES: Mapping[Any, Callable[[BoundSymbol, TensorProxy, TensorProxy], Tensor
     PrimIDs.SQUEEZE: _reshaped,
     PrimIDs.BROADCAST_IN_DIM: _reshaped,
     PrimIDs.TRANSPOSE: _transposed,
-    PrimIDs.SHALLOW_COPY: lambda step, whole, part: part,
+    **dict.fromkeys((PrimIDs.STRIDE_ORDER, PrimIDs.SHALLOW_COPY), lambda step, whole, part: part),
 }

@@ -8,27 +8,24 @@
 
 torch knows which of its functions return views. It is asked by calls on meta tensors, which have
 strides and memory of their own but no elements. A result that shares memory for some strides only
-is in doubt: Thunder does not guard strides, so a trace cannot know those of its arguments.
+is in doubt, unless the strides of the call are known: see layouts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import tree_iter, tree_map
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.record.result_dtypes import as_meta, function_named
+from thunder_fuser.executors.functional_writes.layouts import Layouts, Pairs, pairs_of
+from thunder_fuser.executors.record.result_dtypes import as_meta
+from thunder_fuser.executors.stride_orders.convolutions import FORMATS
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.trace.proxies import TORCH_VIEWS, VIEWS, makes, parts, reads
-
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+from thunder_fuser.trace.proxies import MOVES, TORCH_VIEWS, makes, parts, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +60,17 @@ class Link:
         return ends if all(type(one) is int for pair in ends for one in pair) else []
 
 
-def links_of(bsym: BoundSymbol) -> dict[str, Link]:
+def links_of(bsym: BoundSymbol, layouts: Layouts | None = None) -> dict[str, Link]:
     """{name: its link}, for results that are views of operands, and for values between the two."""
     steps = {
         part.output.name: part for part in parts(bsym)
-        if part.sym.id in VIEWS and isinstance(part.output, TensorProxy)
+        if part.sym.id in MOVES and isinstance(part.output, TensorProxy)
     }  # fmt: skip
     if isinstance(bsym.sym.id, PrimIDs):
-        is_sure = bsym.sym.id is not PrimIDs.RESHAPE
+        is_sure = bsym.sym.id not in (PrimIDs.RESHAPE, PrimIDs.STRIDE_ORDER)
         return {name: _link(bsym, step, is_sure) for name, step in steps.items()}
     found: dict[str, Link] = {}
-    for name, operand, is_sure in _shared(bsym, steps):
+    for name, operand, is_sure in _shared(bsym, steps, layouts):
         at = name
         while at != operand and at in steps:
             found[at] = _link(bsym, steps[at], is_sure)
@@ -87,20 +84,24 @@ def _link(bsym: BoundSymbol, step: BoundSymbol, is_sure: bool) -> Link:
     return Link(step.args[0].name, step, is_sure, bsym.sym.name)
 
 
-def _shared(bsym: BoundSymbol, steps: dict[str, BoundSymbol]) -> Iterator[tuple[str, str, bool]]:
+def _shared(
+    bsym: BoundSymbol, steps: dict[str, BoundSymbol], layouts: Layouts | None
+) -> Iterator[tuple[str, str, bool]]:
     """(a result, the operand whose memory it has, whether for all strides)"""
     made = {one.name for one in makes(bsym)}
     listed = bsym.sym.name in TORCH_VIEWS
     if not (listed or not bsym.subsymbols or made & steps.keys()):
         return
-    answers = [_pairs(bsym, layout) for layout in (_contiguous, _transposed, _channels_last)]
+    answers = [pairs_of(bsym, laid) for laid in (_contiguous, _transposed, _channels_last)]
     if answers[0] is None:  # torch cannot say
         first = next((one.name for one in reads(bsym) if isinstance(one, TensorProxy)), "")
         some = {(name, first) for name in made if listed or name in steps} if first else set()
-        every: set[tuple[str, str]] = set()
+        every: Pairs = set()
     else:
-        known = [one for one in answers if one is not None]
-        some, every = set.union(*known), set.intersection(*known)
+        given = [one for one in answers if one is not None]
+        some, every = set.union(*given), set.intersection(*given)
+    known = layouts.pairs(bsym) if layouts is not None and some != every else None
+    some, every = (some, every) if known is None else (known, known)
     for name, operand in sorted(some):
         if name != operand:
             yield name, operand, (name, operand) in every
@@ -109,50 +110,20 @@ def _shared(bsym: BoundSymbol, steps: dict[str, BoundSymbol]) -> Iterator[tuple[
 # --------------------------------------------------------------------------------- torch's answer
 
 
-def _pairs(
-    bsym: BoundSymbol, layout: Callable[[torch.Tensor], torch.Tensor]
-) -> set[tuple[str, str]] | None:
-    """(result, operand) that share memory, for operands in such a layout; None if torch refuses."""
-    memory: dict[int, str] = {}
-
-    def laid(value: Any) -> Any:
-        given = as_meta(value, {})
-        if isinstance(value, TensorProxy):
-            given = layout(given)
-            memory[_memory(given)] = value.name
-        return given
-
-    names = [one.name for one in makes(bsym) if isinstance(one, TensorProxy)]
-    functions = function_named(bsym.sym.id), getattr(torch.Tensor, bsym.sym.name, None)
-    for function in filter(None, functions):
-        with suppress(Exception):  # whatever torch raises for meta tensors, or for such strides
-            args, kwargs = tree_map(laid, (bsym.args, bsym.kwargs))
-            results = [one for one in tree_iter(function(*args, **kwargs)) if _is_tensor(one)]
-            pairs = zip(names, map(_memory, results), strict=True)
-            return {(name, memory[place]) for name, place in pairs if place in memory}
-    return None
+def _contiguous(value: Any) -> Any:
+    return as_meta(value, {})
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+def _transposed(value: Any) -> Any:
     """The first axis lies innermost, with gaps."""
+    tensor = as_meta(value, {})
+    if not isinstance(value, TensorProxy):
+        return tensor
     strides = contiguous_strides(tensor.shape, tuple(range(tensor.ndim)))
-    return torch.empty_strided(
-        tensor.shape, [2 * one for one in strides], dtype=tensor.dtype, device=tensor.device
-    )
+    return tensor.new_empty_strided(tensor.shape, [2 * one for one in strides])
 
 
-def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    layout = _FORMATS.get(tensor.ndim)
+def _channels_last(value: Any) -> Any:
+    tensor = as_meta(value, {})
+    layout = FORMATS.get(tensor.ndim) if isinstance(value, TensorProxy) else None
     return tensor.contiguous(memory_format=layout) if layout else tensor

@@ -79,19 +79,22 @@ def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
     return whole.as_strided(sizes, strides, offset)
 
 
-def arguments_of(trace: TraceCtx, *, forget: bool = False) -> Values:
-    """The arguments of the traced call as meta tensors; contiguous if no layout was noted.
+def noted_of(trace: TraceCtx, *, forget: bool = False) -> dict[str, torch.Tensor]:
+    """The arguments of the traced call whose layouts were noted, as meta tensors.
 
     forget: drops what was noted for this compilation.
     """
     data = get_compile_data()
     take = _NOTED.pop if forget else _NOTED.get
     noted = take(data, {}) if data is not None else {}
-    values: Values = {}
-    for proxy in trace.args or ():
-        _, tensor = noted.get(id(proxy.history), (None, None))
-        values[proxy.name] = value_of(proxy) if tensor is None else tensor
-    return values
+    places = {proxy.name: id(proxy.history) for proxy in trace.args or ()}
+    return {name: noted[place][1] for name, place in places.items() if place in noted}
+
+
+def arguments_of(trace: TraceCtx, *, forget: bool = False) -> Values:
+    """All arguments of the traced call; contiguous if no layout was noted."""
+    values = {proxy.name: value_of(proxy) for proxy in trace.args or ()}
+    return values | noted_of(trace, forget=forget)
 
 
 def results_of(item: Item, memory: RegionMemory, values: Values) -> list[Any]:
