@@ -16,11 +16,14 @@ from typing import Any
 
 from thunder.core import rematerialization
 from thunder.core.compile_data import get_compile_data
-from thunder.core.symbol import BoundSymbol
+from thunder.core.proxies import unvariableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.executors import passes
 from thunder.extend import FusionExecutor
 
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import callable_of
+from thunder_fuser.executors.support.check import leaves_of
 
 
 def keep_regions() -> None:
@@ -46,6 +49,17 @@ def _may_be_edited(bsym: BoundSymbol) -> bool:
         return False
     ours = callable_of(bsym)
     return ours is None or (bsym.sym.executor.is_editable and not ours.memory.writes)
+
+
+def unwrapped(region: Any) -> Region:
+    """Thunder's region, whose inputs and outputs are wrapped proxies, as ours; ours as it is."""
+    if isinstance(region, Region):
+        return region
+    bsyms = tuple(region.bound_symbols)
+    leaves = tuple(leaf for bsym in bsyms for leaf in leaves_of(bsym))
+    inputs, outputs = tuple(map(unvariableify, region.inputs)), map(unvariableify, region.outputs)
+    is_backward = any(BoundSymbolTag.BACKWARD in bsym.tags for bsym in bsyms)
+    return Region(leaves, inputs, tuple(outputs), is_backward)
 
 
 def fuses_last(executor: FusionExecutor) -> bool:

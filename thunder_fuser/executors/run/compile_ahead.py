@@ -15,6 +15,7 @@ wrong guess costs a compilation. An error in a job is raised by the call that ne
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.executors.regions.plan import NO_MEMORY
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
@@ -35,6 +37,7 @@ from thunder_fuser.executors.stride_orders.simulate import (
 )
 from thunder_fuser.host.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.options import compile_options, option, with_options_as_now
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -64,7 +67,26 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
     return [*jobs.values()]
 
 
-def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
+def compiles_ahead() -> bool:
+    """False if dumps are written or schedules measured, since these happen call by call."""
+    return bool(option("compile_ahead")) and not option("dump") and not option("autotune")
+
+
+def prepare_region(
+    definition: Definition, args: Sequence[Any], device: torch.device
+) -> Prepared | None:
+    """The job that plans and compiles a definition's program for arguments like these.
+
+    None if that needs numbers of the call.
+    """
+    entry = FusionCache.get().expect(definition)
+    if entry.error is not None or entry.fusion.shape_scalars:
+        return None
+    what = _keys(args), device, compile_options()
+    return (entry.number, *what), with_options_as_now(partial(entry.plan_ahead, *what))
+
+
+def _keys(args: Sequence[Any]) -> tuple[InputKey, ...]:
     """The keys of such arguments; their memory counts as aligned as torch's allocations are."""
     return tuple(map(_key, args))
 

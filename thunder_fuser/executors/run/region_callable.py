@@ -225,6 +225,11 @@ class RegionCallable:
         return whole_layout(proxy) if self.on_mesh else layout_of(arg)
 
 
+def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
+    """The program of a region's definition for arguments like these, from the process's cache."""
+    return FusionCache.get().look_up(definition).program_for(args, name=name).run
+
+
 def bind_callable(bsym: BoundSymbol) -> None:
     """Makes a bound symbol call the owner of its meta. Thunder asks for it at each new copy."""
     bsym._call_ctx = bsym.sym.meta.__self__.context
