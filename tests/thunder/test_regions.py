@@ -22,7 +22,7 @@ from thunder_fuser.executors.pipeline import read_trace
 from thunder_fuser.executors.regions.claim import Claims, claim
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.region import Region
-from thunder_fuser.executors.regions.stale_reads import refuse_stale_reads
+from thunder_fuser.executors.regions.writes import refuse_stale_reads
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.options import compile_options
 from thunder_fuser.trace.dataflow import DataFlow

@@ -27,9 +27,8 @@ from thunder_fuser.executors.pipeline import (
     target_of,
 )
 from thunder_fuser.executors.plan_text import PlanText
-from thunder_fuser.executors.regions.claim import Claims, claim
+from thunder_fuser.executors.regions.claim import Claims, Fuel, claim, with_fuel
 from thunder_fuser.executors.regions.editing import keep_regions, unwrapped
-from thunder_fuser.executors.regions.fuel import Fuel, with_fuel
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.run.bind import Binding, bind_plan, bind_region
 from thunder_fuser.executors.run.compile_ahead import (

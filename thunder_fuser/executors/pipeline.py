@@ -26,8 +26,7 @@ from thunder_fuser.executors.regions.donation import donate_last_reads
 from thunder_fuser.executors.regions.editing import fuses_last
 from thunder_fuser.executors.regions.partial_writes import write_in_place
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
-from thunder_fuser.executors.regions.stale_reads import refuse_stale_reads
-from thunder_fuser.executors.regions.writes import join_across_writes
+from thunder_fuser.executors.regions.writes import join_across_writes, refuse_stale_reads
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
 from thunder_fuser.executors.stride_orders.hidden import order_hidden_results

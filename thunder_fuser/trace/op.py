@@ -16,6 +16,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder_fuser.trace.proxies import VIEWS, Names, makes, parts, reads, shared_by, written_by
 
 Kinds = frozenset[PrimIDs | str]
+MOST_OPS = 256  # of a region that others may join
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,22 @@ moves ops only between fusions of others, or of an executor with `is_editable`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from thunder.core import rematerialization
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.transform_common import Transform
+from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.executors import passes
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import callable_of
 from thunder_fuser.executors.support.check import leaves_of
+from thunder_fuser.trace.op import Op
 
 
 def keep_regions() -> None:
@@ -71,3 +75,12 @@ def fuses_last(executor: FusionExecutor) -> bool:
     executors = getattr(get_compile_data(), "executors_list", ())
     fusing = [one for one in executors if isinstance(one, FusionExecutor)]
     return executor not in fusing or fusing[-1] == executor
+
+
+def keeps_order(ops: Sequence[Op]) -> bool:
+    """Whether nothing but the split will move calls of the trace."""
+    kept = Transform.transform_trace_post_optimization
+    transforms = getattr(get_compile_data(), "transforms", ())
+    return all(
+        type(one).transform_trace_post_optimization is kept for one in transforms
+    ) and not any(isinstance(id, Collectives) for op in ops for id in op.kinds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan -> the same, with regions and the in-place writes between them joined to one.
+"""In-place writes between regions: a check, and a plan with both joined to one region.
 
     [t1] = Region(mul(p, 0.9));  t2 = copy_(t1, p)
     [t3] = Region(add(t2, g));   t4 = copy_(t3, t2)      ->    [t4] = Region(mul, copy_, add, copy_)
@@ -22,25 +22,60 @@ from dataclasses import replace
 from functools import reduce
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
-from thunder_fuser.executors.regions.donation import keeps_order
+from thunder_fuser.errors import AliasError
+from thunder_fuser.executors.regions.editing import keeps_order
 from thunder_fuser.executors.regions.plan import MemoryPlan, Plan, RegionMemory, Write
 from thunder_fuser.executors.regions.region import Item, Region, boundary, made_by, only, read_by
-from thunder_fuser.trace.join_across_copies import MOST_OPS
-from thunder_fuser.trace.memory import replaces
+from thunder_fuser.trace.op import MOST_OPS
 from thunder_fuser.trace.proxies import (
     COPIES,
     FENCES,
     RENAMES,
     VIEWS,
     makes,
+    overwritten,
     parts,
     reads,
     renamed_by,
+    replaces,
 )
+
+
+def refuse_stale_reads(plan: Plan) -> Plan:
+    """Raises AliasError if a region reads a tensor by its old name after an in-place write.
+
+    Thunder gives a written tensor a new name, and a region must read the contents that the name
+    stands for: by the old name it would read the new contents. Thunder's own check looks only at
+    fusions called nvFusion.
+    """
+    if not plan.options.checks_reads:
+        return plan
+    written: dict[str, BoundSymbol] = {}
+    count = 0
+    for item in plan.items:
+        if isinstance(item, Region):
+            name = "a view" if item.makes_views else f"{plan.options.prefix}{count}"
+            for proxy in item.inputs:
+                if proxy.name in written:
+                    raise _read_after_write(name, proxy, written[proxy.name])
+            count += not item.makes_views
+        else:
+            written |= {proxy.name: item for proxy in overwritten(item)}
+    return plan
+
+
+def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasError:
+    return AliasError(
+        f"{region} reads {proxy.name} after {makes(copy)[0].name} = {copy.sym.name}"
+        f"({', '.join(one.name for one in reads(copy))}) has written it",
+        expected="the value that was written",
+        got=f"{proxy.name}, the tensor written to",
+        do="use the result of the in-place op, or set disable_inplace_copy_check=True",
+    )
 
 
 def join_across_writes(plan: Plan) -> Plan:
