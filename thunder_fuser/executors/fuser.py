@@ -59,7 +59,7 @@ from thunder_fuser.thunder_patches.interpreter import trace_fast
 from thunder_fuser.thunder_patches.limits import explain_limits
 from thunder_fuser.thunder_patches.passes import claim_once, pass_fast
 from thunder_fuser.thunder_patches.promotion import treat_as_torch
-from thunder_fuser.trace.passes import run_passes
+from thunder_fuser.trace.passes import no_note, run_passes
 from thunder_fuser.versions import __version__
 
 
@@ -139,16 +139,17 @@ class ThunderFuser(FusionExecutor):
 
     @stage("claim")
     def _fused(self, trace: TraceCtx, options: dict[str, Value]) -> TraceCtx:
-        skipped, text = skipped_passes(str(option("skip_passes"))), PlanText(str(option("dump")))
+        skipped, dump = skipped_passes(str(option("skip_passes"))), str(option("dump"))
+        note = PlanText(dump).add if dump else no_note
         read = read_trace(trace, target_of(trace), compile_options())
-        text.start("read", read)
-        prepared = run_passes(TRACE_PASSES, read, skipped, text.add)
+        note("read", read)
+        prepared = run_passes(TRACE_PASSES, read, skipped, note)
         prepared, recomputation = rematerialize(prepared, policy_of(option("rematerialization")))
-        text.add("rematerialize", prepared)
+        note("rematerialize", prepared)
         claims = with_fuel(claim(prepared.flow), self.get_fuel)
         plan = Plan(trace, prepared.flow, claims.items, plan_options(self))
-        text.start("claim", plan)
-        plan = run_passes(REGION_PASSES, plan, skipped, text.add)
+        note("claim", plan)
+        plan = run_passes(REGION_PASSES, plan, skipped, note)
         fused = bind_plan(plan, recomputation, Binding(self, options))
         note_fusions(fused.bound_symbols, claims.lines)
         claims = self._compilations.keep(claims, plan.regions, recomputation)

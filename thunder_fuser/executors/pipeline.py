@@ -29,9 +29,11 @@ from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.writes import join_across_writes, refuse_stale_reads
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
-from thunder_fuser.executors.stride_orders.hidden import order_hidden_results
-from thunder_fuser.executors.stride_orders.row_major import keep_row_major
-from thunder_fuser.executors.stride_orders.visible import find_visible_results
+from thunder_fuser.executors.stride_orders.results import (
+    find_visible_results,
+    keep_row_major,
+    order_hidden_results,
+)
 from thunder_fuser.executors.support.check import device_of, leaves_of, support
 from thunder_fuser.executors.support.dtensor import mesh_of_call
 from thunder_fuser.executors.support.random import without_state

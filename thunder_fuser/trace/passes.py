@@ -29,11 +29,15 @@ class Pass(Generic[P]):
         return self.run.__name__
 
 
+def no_note(name: str, plan: Any) -> None:
+    """Writes down nothing of a plan."""
+
+
 def run_passes(
     passes: Sequence[Pass[P]],
     plan: P,
     skipped: Collection[str] = (),
-    note: Callable[[str, P], None] = lambda name, plan: None,
+    note: Callable[[str, P], None] = no_note,
 ) -> P:
     """The plan after all passes, each of which is verified.
 

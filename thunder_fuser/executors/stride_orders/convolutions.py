@@ -14,11 +14,11 @@ from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
 from thunder_fuser.executors.regions.region import Item, made_by, read_by
+from thunder_fuser.executors.stride_orders.orders import FORMATS
 from thunder_fuser.functions.kernels import reached
 from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 CHANGED = "_last"  # the suffix of a convolution's name if it copies its operands
 # {aten operator: (its number of tensor operands, the place of `groups` among its arguments)}
 CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}

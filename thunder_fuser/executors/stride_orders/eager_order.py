@@ -26,16 +26,15 @@ from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.record.result_orders import origins
 from thunder_fuser.executors.regions.plan import Plan, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
-    FORMATS,
     can_run_channels_last,
     hidden_convolutions,
     is_convolution,
     makes_weights,
 )
+from thunder_fuser.executors.stride_orders.orders import FORMATS, origins
 from thunder_fuser.executors.stride_orders.simulate import (
     Values,
     arguments_of,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan -> the results whose strides the user sees; for all others any order will do.
+"""The results of a plan whose strides the user sees; for all others any order will do.
 
     a = fusion0(x); b = linear(a, w); c, d = fusion1(b); e = sort(d); return c, e
 ->  visible: c and e; d, for sort may pass on its strides; b; not a, for a product is contiguous
@@ -8,12 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.record.result_orders import origins
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item, Region, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
@@ -22,6 +20,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     makes_weights,
     order_operands,
 )
+from thunder_fuser.executors.stride_orders.orders import origins
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import is_product, makes, parts
@@ -29,11 +28,6 @@ from thunder_fuser.trace.proxies import is_product, makes, parts
 IN_ORDER = "image_in_order_of_"  # the prefix of names of copies in eager's stride order
 VIEW = "torch.Tensor.view"
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
-
-
-def find_visible_results(plan: Plan) -> Plan:
-    """Notes the values whose strides the user sees."""
-    return replace(plan, memory=replace(plan.memory, visible=frozenset(visible_results(plan))))
 
 
 def visible_results(plan: Plan, copied: Set[str] = frozenset()) -> set[str]:
