@@ -38,7 +38,7 @@ from thunder_fuser.executors.run.compile_ahead import (
     prepare_region,
 )
 from thunder_fuser.executors.run.region_callable import Compile, compile_region
-from thunder_fuser.executors.run.trace_log import note_fusions, note_trace
+from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layouts
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.functions import composite_of, register, why_apart
@@ -127,7 +127,7 @@ class ThunderFuser(FusionExecutor):
         options = options_of_jit()
         check_options(options)
         with in_force(options), working("planning"), timing("trace"):
-            note_trace(trace)
+            note_arguments(trace.args or ())
             if option("cuda_graphs"):
                 add_cuda_graphs()
             fused = self._fused(trace, options)

@@ -23,7 +23,7 @@ from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.dead_views import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
-from thunder_fuser.executors.regions.editing import fuses_last
+from thunder_fuser.executors.regions.editing import keeps_order
 from thunder_fuser.executors.regions.partial_writes import write_in_place
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.writes import join_across_writes, refuse_stale_reads
@@ -129,10 +129,10 @@ def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prep
 
 def plan_options(executor: FusionExecutor) -> PlanOptions:
     """What the passes over regions may do in the running compilation."""
-    is_last = fuses_last(executor)
+    keeps = keeps_order(executor)
     return PlanOptions(
-        donation=bool(option("donation")) and is_last,
-        joins_writes=is_last,
+        donation=bool(option("donation")) and keeps,
+        joins_writes=keeps,
         checks_reads=not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP),
         prefix=str(option("name_prefix")),
         lower=option("multi_device").lower,  # type: ignore[union-attr]

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.trace.dataflow import DataFlow
-from thunder_fuser.trace.op import MOST_OPS, Op, alike, made_at, runs, with_what_they_read
+from thunder_fuser.trace.dataflow import DataFlow, made_at, runs, with_what_they_read
+from thunder_fuser.trace.op import MOST_OPS, Op, alike
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, bytes_of
 

@@ -26,7 +26,6 @@ from typing import Any
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
-from thunder_fuser.executors.regions.editing import keeps_order
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Region, read_by
 from thunder_fuser.trace.dataflow import DataFlow
@@ -36,10 +35,9 @@ from thunder_fuser.trace.proxies import VIEWS, is_product
 
 def donate_last_reads(plan: Plan) -> Plan:
     """Notes the inputs that a region is the last to read, so it may write over them."""
-    ops = plan.flow.ops
-    if not plan.options.donation or not keeps_order(ops):
+    if not plan.options.donation or plan.has_collectives:
         return plan
-    trains = any(op.is_backward for op in ops)
+    trains = any(op.is_backward for op in plan.flow.ops)
     memory = _ProductMemory(plan.flow)
     last = {memory.of(proxy): at for at, item in enumerate(plan.items) for proxy in read_by(item)}
     facts: dict[int, Mapping[str, Any]] = {}

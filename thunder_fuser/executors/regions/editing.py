@@ -12,7 +12,6 @@ moves ops only between fusions of others, or of an executor with `is_editable`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from thunder.core import rematerialization
@@ -20,14 +19,12 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.transform_common import Transform
-from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.executors import passes
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import callable_of
 from thunder_fuser.executors.support.check import leaves_of
-from thunder_fuser.trace.op import Op
 
 
 def keep_regions() -> None:
@@ -66,21 +63,15 @@ def unwrapped(region: Any) -> Region:
     return Region(leaves, inputs, tuple(outputs), is_backward)
 
 
-def fuses_last(executor: FusionExecutor) -> bool:
-    """Whether no other fusion executor runs after this one, which would sort the trace again.
+def keeps_order(executor: FusionExecutor) -> bool:
+    """Whether nothing but the split, and collectives, will move or repeat calls of the trace.
 
-    It knows of no order but that of values. So a region must not write over memory that an
-    operation before it reads.
+    Another fusion executor after this one sorts the trace again, and knows of no order but that of
+    values. So a region must not write over memory that an operation before it reads.
     """
-    executors = getattr(get_compile_data(), "executors_list", ())
-    fusing = [one for one in executors if isinstance(one, FusionExecutor)]
-    return executor not in fusing or fusing[-1] == executor
-
-
-def keeps_order(ops: Sequence[Op]) -> bool:
-    """Whether nothing but the split will move calls of the trace."""
-    kept = Transform.transform_trace_post_optimization
-    transforms = getattr(get_compile_data(), "transforms", ())
-    return all(
-        type(one).transform_trace_post_optimization is kept for one in transforms
-    ) and not any(isinstance(id, Collectives) for op in ops for id in op.kinds)
+    data, kept = get_compile_data(), Transform.transform_trace_post_optimization
+    executors, transforms = getattr(data, "executors_list", ()), getattr(data, "transforms", ())
+    fusing = [each for each in executors if isinstance(each, FusionExecutor)]
+    return (executor not in fusing or fusing[-1] == executor) and all(
+        type(each).transform_trace_post_optimization is kept for each in transforms
+    )

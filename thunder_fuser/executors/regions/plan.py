@@ -14,6 +14,7 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.trace import TraceCtx
+from thunder.distributed.prims import PrimIDs as Collectives
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
@@ -141,6 +142,11 @@ class Plan:
             for name in dict.fromkeys(proxy.name for proxy in read_by(item)):
                 readers.setdefault(name, []).append(at)
         return readers
+
+    @property
+    def has_collectives(self) -> bool:
+        """True if Thunder will move calls, to overlap these with collectives."""
+        return any(isinstance(id, Collectives) for op in self.flow.ops for id in op.kinds)
 
     @property
     def returned(self) -> list[Proxy]:

@@ -27,7 +27,6 @@ from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.errors import AliasError
-from thunder_fuser.executors.regions.editing import keeps_order
 from thunder_fuser.executors.regions.plan import MemoryPlan, Plan, RegionMemory, Write
 from thunder_fuser.executors.regions.region import Item, Region, boundary, made_by, only, read_by
 from thunder_fuser.trace.op import MOST_OPS
@@ -80,7 +79,7 @@ def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasErro
 
 def join_across_writes(plan: Plan) -> Plan:
     """Joins regions and the in-place writes between them to one region that writes."""
-    fits = plan.options.joins_writes and keeps_order(plan.flow.ops)
+    fits = plan.options.joins_writes and not plan.has_collectives
     arguments = _arguments(plan) if fits else frozenset()
     if not arguments:
         return plan

@@ -10,7 +10,6 @@ from typing import Any
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
@@ -28,11 +27,11 @@ def note_fusions(bsyms: Iterable[BoundSymbol], lines: Mapping[str, str]) -> None
             log("fusions", partial(_fusion_text, made, lines))
 
 
-def note_trace(trace: TraceCtx) -> None:
-    """Logs the arguments that differ from the last trace of the same function."""
+def note_arguments(arguments: Iterable[Proxy]) -> None:
+    """Logs the arguments of a trace that differ from the last trace of the same function."""
     data = get_compile_data()
     if data is not None and is_logged("recompiles"):
-        call = {proxy.name: _facts(proxy) for proxy in trace.args or ()}
+        call = {proxy.name: _facts(proxy) for proxy in arguments}
         name = getattr(data.fn, "__name__", type(data.fn).__name__)
         note(data, f"{name}, traced again by Thunder", call)
 

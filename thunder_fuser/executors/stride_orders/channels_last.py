@@ -29,10 +29,10 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     CHANGED,
     CONVOLVED,
     graph_of,
-    hidden_convolutions,
     is_convolution,
 )
 from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last
+from thunder_fuser.executors.stride_orders.visible import hidden_convolutions
 from thunder_fuser.functions.kernels import KERNELS
 
 _aten = torch.ops.aten

@@ -30,7 +30,6 @@ from thunder_fuser.executors.regions.plan import Plan, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
     can_run_channels_last,
-    hidden_convolutions,
     is_convolution,
     makes_weights,
 )
@@ -41,7 +40,13 @@ from thunder_fuser.executors.stride_orders.simulate import (
     results_of,
     value_of,
 )
-from thunder_fuser.executors.stride_orders.visible import IN_ORDER, deciding, visible_results
+from thunder_fuser.executors.stride_orders.visible import (
+    IN_ORDER,
+    convolutions_of,
+    deciding,
+    hidden_convolutions,
+    visible_results,
+)
 from thunder_fuser.functions.kernels import kernel
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
@@ -84,7 +89,7 @@ class _Image:
 
 def copy_to_eager_order(plan: Plan) -> Plan:
     """Copies visible images to eager's order where that frees enough convolutions to change it."""
-    found = [*_images(plan)] if can_run_channels_last(plan.items) else []
+    found = [*_images(plan)] if can_run_channels_last(convolutions_of(plan.items)) else []
     if not found:
         return plan
     arguments = arguments_of(plan.trace)

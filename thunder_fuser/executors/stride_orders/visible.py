@@ -13,7 +13,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.regions.region import Item, Region, read_by
+from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
     can_run_channels_last,
     is_convolution,
@@ -23,7 +23,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
 from thunder_fuser.executors.stride_orders.orders import origins
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.proxies import is_product, makes, parts
+from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
 IN_ORDER = "image_in_order_of_"  # the prefix of names of copies in eager's stride order
 VIEW = "torch.Tensor.view"
@@ -57,7 +57,7 @@ def reshapes(ops: Sequence[Op]) -> list[Op]:
 
 def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
     """The names, and those of the values that they may get their strides from."""
-    visible, are_last = {*names}, can_run_channels_last(items)
+    visible, are_last = {*names}, can_run_channels_last(convolutions_of(items))
     for item in reversed(items):
         if isinstance(item, Region):
             found = origins(item.leaves, item.inputs)
@@ -77,3 +77,27 @@ def _passes_on(item: BoundSymbol, visible: Set[str]) -> bool:
     if is_product(item) or item.sym.name.startswith(IN_ORDER):
         return False
     return not all(one.sym.id in _LOOKUPS for one in parts(item))
+
+
+# ----------------------------------------------------------------------------------- convolutions
+
+
+def convolutions_of(items: Sequence[Item]) -> list[BoundSymbol]:
+    """The convolutions among the items, and the parts of their gradients."""
+    return [item for item in items if is_convolution(item)]
+
+
+def hidden_convolutions(items: Sequence[Item], visible: Set[str]) -> list[BoundSymbol]:
+    """The convolutions whose order the user does not see, if all of the trace may change theirs."""
+    convolutions = convolutions_of(items)
+    if not can_run_channels_last(convolutions):
+        return []
+    computed = {proxy.name for item in items if read_by(item) for proxy in made_by(item)}
+    fixed = computed.intersection(visible)
+    return [item for item in convolutions if not _is_visible(item, fixed)]
+
+
+def _is_visible(item: BoundSymbol, visible: Set[str]) -> bool:
+    """True if the user sees its order: in its results or, for a weight's gradient, its operands."""
+    images = reads(item) if makes_weights(item) else makes(item)
+    return any(proxy.name in visible for proxy in images)
