@@ -79,7 +79,7 @@ def _joined(
 
 
 def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> bool:
-    """True if what is left reads no more bytes of what moves than these read from before."""
+    """True if the rest reads no more bytes of the moved results than of what it no longer reads."""
     left = {name for at in _less(stretch, joined) for name in ops[at].read_names}
     made = {out.name: bytes_of(out) for at in joined for out in ops[at].makes}
     read = {one.name: bytes_of(one) for at in joined for one in ops[at].reads}

@@ -84,8 +84,8 @@ def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Use
 def exits_of(
     leaves: Sequence[BoundSymbol], outputs: Iterable[str]
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
-    """(the names that a region of these primitives returns, the views that torch makes of these
-    or of the inputs). outputs: the results that its readers need."""
+    """What a region of these primitives returns, and the views that torch makes of its results and
+    inputs. outputs: the results that its readers need."""
     maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
     wanted: set[str] = set()
     repeated: set[str] = set()

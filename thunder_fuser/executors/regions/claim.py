@@ -43,7 +43,7 @@ _SILENT = frozenset(
 )  # fmt: skip
 
 VIEW = Reject("a view, which torch makes without a kernel")
-_CALL = Reject("a torch call with no fused op on one of its sides")
+_CALL = Reject("a torch call that is not between fused ops")
 
 
 class Outside(NamedTuple):
@@ -224,7 +224,7 @@ def _refuse_region(region: Region, first: Op) -> Reject | None:
     on_cpu = device is None or device.devicetype is DeviceType.CPU
     if on_cpu or any(isinstance(p, TensorProxy) and p.device == device for p in region.inputs):
         return None
-    return Reject("GPU tensors made of no tensor, which torch makes as fast")
+    return Reject("only creates GPU tensors, at which torch is as fast")
 
 
 # ----------------------------------------------------------------------------------------- fuel

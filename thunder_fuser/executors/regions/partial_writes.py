@@ -62,7 +62,7 @@ def write_in_place(prepared: Prepared) -> Prepared:
 
 
 def _pairs(flow: DataFlow) -> Iterator[tuple[int, int]]:
-    """(the place of an in-place copy, the place of the call whose only reader it is), for each.
+    """The place of each in-place copy that is the only reader of a call, and that call's place.
 
     The call may move to the copy if nothing is written in place between them, and if no other
     operand shares the memory of its first one: torch refuses to write what it also reads.

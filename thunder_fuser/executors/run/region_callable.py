@@ -117,7 +117,8 @@ class RegionCallable:
 
     @property
     def tables(self) -> list[dict[Any, Runner]]:
-        """{layouts and shapes of a call: what it runs}, one for each way of being called."""
+        """The runners by layouts and shapes: of calls that keep all operands, and of calls that
+        may write over some."""
         return [call.runners for call in (self._keeping, self._freeing) if call is not None]
 
     @property
@@ -327,7 +328,7 @@ def warn_of_fallback(
         drop(error.folder)  # no message names it
         return
     told = [
-        f"{name} ({where}) runs its {ops} torch ops one by one, for it could not be compiled:"
+        f"{name} ({where}) falls back to torch for {ops} ops: compilation failed:"
         f" {error.sentence.rstrip('.')}.",
         *error.facts["lines"],
         "Other regions that fail so are not reported.",

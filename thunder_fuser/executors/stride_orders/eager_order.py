@@ -100,8 +100,8 @@ def copy_to_eager_order(plan: Plan) -> Plan:
 
 
 def _worth(plan: Plan, images: Mapping[str, _Image]) -> list[str]:
-    """The names of the images whose copies pay: together they free MIN_GAIN convolutions to change
-    their order, and each of them at least one."""
+    """The images to copy: together they let MIN_GAIN convolutions change their order, and each lets
+    at least one."""
 
     def changed(copied: Set[str]) -> int:
         return len(hidden_convolutions(plan.items, visible_results(plan, copied)))

@@ -31,11 +31,10 @@ _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
 
 def visible_results(plan: Plan, copied: Set[str] = frozenset()) -> set[str]:
-    """The names of the results whose strides the user sees, and of the values that these may get
-    their strides from.
+    """The values whose strides the user sees: results, and what these may get their strides from.
 
-    So are those of tensors written in place through a reshape. copied: names of results that the
-    user gets as copies.
+    Tensors that are written in place through a reshape count too. copied: the results that the user
+    gets as copies.
     """
     returned = {proxy.name for proxy in plan.returned}
     return deciding(plan.items, written_views(plan.flow) | (returned - copied))
