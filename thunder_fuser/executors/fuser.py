@@ -30,7 +30,7 @@ from thunder_fuser.executors.plan_text import PlanText
 from thunder_fuser.executors.regions.claim import Claims, Fuel, claim, with_fuel
 from thunder_fuser.executors.regions.editing import keep_regions, unwrapped
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.run.bind import Binding, bind_plan, bind_region
+from thunder_fuser.executors.run.bind import bind_plan, bind_region
 from thunder_fuser.executors.run.compile_ahead import (
     Prepare,
     compiles_ahead,
@@ -59,7 +59,7 @@ from thunder_fuser.thunder_patches.interpreter import trace_fast
 from thunder_fuser.thunder_patches.limits import explain_limits
 from thunder_fuser.thunder_patches.passes import claim_once, pass_fast
 from thunder_fuser.thunder_patches.promotion import treat_as_torch
-from thunder_fuser.trace.passes import no_note, run_passes
+from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.versions import __version__
 
 
@@ -120,7 +120,7 @@ class ThunderFuser(FusionExecutor):
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """The bound symbol of a region that Thunder has edited."""
-        return bind_region(unwrapped(region), fusion_counter, Binding(self, options_of_jit()))
+        return bind_region(unwrapped(region), fusion_counter, self, options_of_jit())
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
@@ -140,7 +140,7 @@ class ThunderFuser(FusionExecutor):
     @stage("claim")
     def _fused(self, trace: TraceCtx, options: dict[str, Value]) -> TraceCtx:
         skipped, dump = skipped_passes(str(option("skip_passes"))), str(option("dump"))
-        note = PlanText(dump).add if dump else no_note
+        note = PlanText(dump).add if dump else lambda name, plan: None
         read = read_trace(trace, target_of(trace), compile_options())
         note("read", read)
         prepared = run_passes(TRACE_PASSES, read, skipped, note)
@@ -150,7 +150,7 @@ class ThunderFuser(FusionExecutor):
         plan = Plan(trace, prepared.flow, claims.items, plan_options(self))
         note("claim", plan)
         plan = run_passes(REGION_PASSES, plan, skipped, note)
-        fused = bind_plan(plan, recomputation, Binding(self, options))
+        fused = bind_plan(plan, recomputation, options)
         note_fusions(fused.bound_symbols, claims.lines)
         claims = self._compilations.keep(claims, plan.regions, recomputation)
         self.last_fused_trace, self.last_claims = fused, claims

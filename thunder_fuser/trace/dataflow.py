@@ -103,9 +103,6 @@ def _groups_of(op: Op) -> Iterator[Names]:
         yield from (*op.writes, *op.shares)
 
 
-# ------------------------------------------------------------------------------------ places of ops
-
-
 def runs(ops: Sequence[Op]) -> list[range]:
     """The longest runs of fusible neighbours that are alike; each op that torch runs is its own."""
     found: list[range] = []
@@ -123,9 +120,7 @@ def made_at(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
     return {name for at in places for name in ops[at].made_names}
 
 
-def with_what_they_read(
-    ops: Sequence[Op], free: Sequence[int], places: Iterable[int]
-) -> set[int]:
+def with_what_they_read(ops: Sequence[Op], free: Sequence[int], places: Iterable[int]) -> set[int]:
     """The places, and those of the free ops whose results they read, directly or through others."""
     closed = set(places)
     read = {name for at in closed for name in ops[at].read_names}

@@ -29,15 +29,11 @@ class Pass(Generic[P]):
         return self.run.__name__
 
 
-def no_note(name: str, plan: Any) -> None:
-    """Writes down nothing of a plan."""
-
-
 def run_passes(
     passes: Sequence[Pass[P]],
     plan: P,
     skipped: Collection[str] = (),
-    note: Callable[[str, P], None] = no_note,
+    note: Callable[[str, P], None] = lambda name, plan: None,
 ) -> P:
     """The plan after all passes, each of which is verified.
 

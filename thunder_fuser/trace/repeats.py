@@ -20,9 +20,8 @@ from thunder_fuser.trace.proxies import makes, reads
 
 
 def repeats_of(ops: Sequence[Op]) -> dict[str, int]:
-    """How often each element of a value is computed in the largest loop that reads it.
-
-    Of the values that the backward reads, and those they are computed from."""
+    """How often each element of a value is computed in the largest loop that reads it, for what
+    the backward reads, and what that is computed from."""
     home = {name: op.region for op in ops if op.in_backward for name in op.made_names}
     found: dict[str, int] = {}
     for op in reversed(ops):
