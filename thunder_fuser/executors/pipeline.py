@@ -135,7 +135,7 @@ def plan_options(executor: FusionExecutor) -> PlanOptions:
         joins_writes=keeps,
         checks_reads=not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP),
         prefix=str(option("name_prefix")),
-        lower=option("multi_device").lower,  # type: ignore[union-attr]
+        lower=option("multi_device").lower,  # type: ignore[union-attr, arg-type]
         executor=executor,
     )
 

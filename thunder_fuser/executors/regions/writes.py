@@ -107,16 +107,16 @@ def _arguments(plan: Plan) -> frozenset[str]:
     """The names of the written arguments that have no views outside of regions."""
     items, memory = plan.items, plan.flow.memory_behind_fences
     written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
-    made = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
-    known = plan.readers.keys() | made.keys()
-    given: dict[str, set[str]] = {}
+    makers = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
+    known = plan.readers.keys() | makers.keys()
+    names_of: dict[str, set[str]] = {}
     for name in known:
         if (place := memory.of(name)) in written:
-            given.setdefault(place, set()).add(name)
+            names_of.setdefault(place, set()).add(name)
     fit = (
-        names for names in given.values()
-        if len(names - made.keys()) == 1
-        and all(_renames(made[name]) for name in names if name in made)
+        names for names in names_of.values()
+        if len(names - makers.keys()) == 1
+        and all(_renames(makers[name]) for name in names if name in makers)
     )  # fmt: skip
     return frozenset(name for names in fit for name in names)
 
@@ -141,11 +141,11 @@ class _Group:
         if isinstance(item, Region):
             fits = self._takes_region(item)
         elif only(item, FENCES):
-            fits = self._arguments.issuperset(one.name for one in reads(item))
+            fits = self._arguments.issuperset(proxy.name for proxy in reads(item))
         elif only(item, COPIES):
             source, target = reads(item)[0], reads(item)[-1]
-            own = source.name in self._made and source.name not in self._arguments
-            fits = own and target.name in self._arguments and replaces(source, target)
+            is_computed = source.name in self._made and source.name not in self._arguments
+            fits = is_computed and target.name in self._arguments and replaces(source, target)
         elif self._inside and only(item, VIEWS):
             return self._takes_view(at, item)
         else:
@@ -160,13 +160,14 @@ class _Group:
         self._made.update(proxy.name for proxy in made_by(item))
         self._end = at
 
-    def _takes_region(self, one: Region) -> bool:
+    def _takes_region(self, region: Region) -> bool:
         """True for a region, unless the last item is one too: the partition kept these apart."""
         regions = [item for item in self._inside if isinstance(item, Region)]
-        if one.makes_views or one.is_backward or (regions and self._inside[-1] is regions[-1]):
+        follows = bool(regions) and self._inside[-1] is regions[-1]
+        if region.makes_views or region.is_backward or follows:
             return False
-        places = {_place(region) for region in (*regions, one)}
-        size = sum(len(region.leaves) for region in (*regions, one))
+        places = {*map(_place, (*regions, region))}
+        size = sum(len(each.leaves) for each in (*regions, region))
         return len(places) == 1 and None not in places and size <= MOST_OPS
 
     def _takes_view(self, at: int, view: BoundSymbol) -> bool:

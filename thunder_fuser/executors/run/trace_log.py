@@ -22,9 +22,9 @@ from thunder_fuser.trace.proxies import makes
 def note_fusions(bsyms: Iterable[BoundSymbol], lines: Mapping[str, str]) -> None:
     """Logs each fusion of a trace. lines: {value: the user's line}."""
     for bsym in bsyms if is_logged("fusions") else ():
-        made = callable_of(bsym)
-        if made is not None and bsym.sym.is_fusion:
-            log("fusions", partial(_fusion_text, made, lines))
+        call = callable_of(bsym)
+        if call is not None and bsym.sym.is_fusion:
+            log("fusions", partial(_fusion_text, call, lines))
 
 
 def note_arguments(arguments: Iterable[Proxy]) -> None:
@@ -36,16 +36,16 @@ def note_arguments(arguments: Iterable[Proxy]) -> None:
         note(data, f"{name}, traced again by Thunder", call)
 
 
-def _fusion_text(one: RegionCallable, lines: Mapping[str, str]) -> str:
-    region = one.region
-    made = (out.name for leaf in region.leaves for out in makes(leaf))
-    where = span_of([lines[name] for name in made if name in lines])
-    told = [
-        f"{one.name}: {'backward' if region.is_backward else 'forward'}",
+def _fusion_text(call: RegionCallable, lines: Mapping[str, str]) -> str:
+    region = call.region
+    names = (out.name for leaf in region.leaves for out in makes(leaf))
+    where = span_of([lines[name] for name in names if name in lines])
+    facts = [
+        f"{call.name}: {'backward' if region.is_backward else 'forward'}",
         f"ops {counted(leaf.sym.name for leaf in region.leaves)}",
         f"inputs {', '.join(map(_input_text, region.inputs))}",
     ]
-    return "; ".join([*told, f"from {where}"] if where else told)
+    return "; ".join([*facts, f"from {where}"] if where else facts)
 
 
 def _input_text(proxy: Proxy) -> str:

@@ -61,9 +61,9 @@ def _in_channels_last(item: BoundSymbol) -> BoundSymbol:
         bsym._call_ctx = {name: run}
 
     symbol = replace(item.sym, name=name, id=name, executor=KERNELS, _bind_postprocess=bind)
-    made = item.from_bsym(sym=symbol, subsymbols=())
-    bind(made)
-    return made
+    bsym = item.from_bsym(sym=symbol, subsymbols=())
+    bind(bsym)
+    return bsym
 
 
 def _call(function: str) -> Callable[..., torch.Tensor]:
@@ -100,11 +100,11 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
         if node.target in CONVOLVED:
             prepare = _preparations(node)
             with graph.inserting_before(node):
-                made = [
-                    graph.call_function(one, (operand,))
-                    for one, operand in zip(prepare, node.args, strict=False)
+                prepared = [
+                    graph.call_function(function, (operand,))
+                    for function, operand in zip(prepare, node.args, strict=False)
                 ]
-            node.args = (*made, *node.args[len(made) :])
+            node.args = (*prepared, *node.args[len(prepared) :])
         elif _is_weights(node):
             users = list(node.users)
             with graph.inserting_after(node):

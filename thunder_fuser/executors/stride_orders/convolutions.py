@@ -55,11 +55,11 @@ def order_operands(item: BoundSymbol) -> list[Proxy]:
     graph, operands = graph_of(item), reads(item)
     if graph is None:
         return operands
-    given = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     convolved = (node for node in graph.nodes if node.target in CONVOLVED)
     deciding = [operand for node in convolved for operand in _operands(node)]
-    found = reached(deciding, lambda node: node.all_input_nodes)
-    return [one for node, one in zip(given, operands, strict=True) if node in found]
+    needed = reached(deciding, lambda node: node.all_input_nodes)
+    return [operand for node, operand in zip(placeholders, operands, strict=True) if node in needed]
 
 
 def _operands(convolved: Node) -> list[Node]:
@@ -69,11 +69,11 @@ def _operands(convolved: Node) -> list[Node]:
 
 
 def _may_run_last(item: BoundSymbol) -> bool:
-    images = [one for one in (*reads(item), *makes(item)) if isinstance(one, TensorProxy)]
-    sizes = [one for one in images if one.ndim in FORMATS]
+    images = [image for image in (*reads(item), *makes(item)) if isinstance(image, TensorProxy)]
+    sizes = [image for image in images if image.ndim in FORMATS]
     return (
         len(sizes) > 1
-        and all(one.dtype in _DTYPES.get(one.device.devicetype, ()) for one in sizes)
+        and all(image.dtype in _DTYPES.get(image.device.devicetype, ()) for image in sizes)
         and _groups(item) == 1
     )
 
@@ -81,10 +81,10 @@ def _may_run_last(item: BoundSymbol) -> bool:
 def _groups(item: BoundSymbol) -> int:
     graph = graph_of(item)
     if graph is None:
-        given = (*item.args, *item.kwargs.values())
-        return int(item.kwargs.get("groups", given[6] if len(given) > 6 else 1))
-    found = (node for node in graph.nodes if node.target in CONVOLVED)
-    return max(int(node.args[CONVOLVED[node.target][1]]) for node in found)
+        args = (*item.args, *item.kwargs.values())
+        return int(item.kwargs.get("groups", args[6] if len(args) > 6 else 1))
+    convolved = (node for node in graph.nodes if node.target in CONVOLVED)
+    return max(int(node.args[CONVOLVED[node.target][1]]) for node in convolved)
 
 
 def graph_of(item: BoundSymbol) -> Graph | None:
