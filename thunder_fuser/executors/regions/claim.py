@@ -5,8 +5,8 @@
 ->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
 
 Which ops are one region was decided by trace/split_regions.py. Here a region gets its edges (Note
-[Edges] in boundary.py), inputs and outputs. Every step is linear in the length of the trace; Thunder's
-own partitioner is not used.
+[Edges] in boundary.py), inputs and outputs. Every step is linear in the length of the trace;
+Thunder's own partitioner is not used. At the end, fuel limits how many of them are made.
 """
 
 from __future__ import annotations
