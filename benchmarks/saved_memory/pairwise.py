@@ -19,7 +19,8 @@ from thunder.core.trace import TraceCtx
 from thunder.core.transform_common import dce
 from thunder.executors.passes import update_fusion_call_ctx
 
-from thunder_fuser.executors.fuser import ThunderFuser, compile_region
+from thunder_fuser.executors.fuser import ThunderFuser
+from thunder_fuser.executors.run.region_callable import compile_region
 
 
 class PairwiseFuser(ThunderFuser):

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.record.result_orders import orders_in
 from thunder_fuser.executors.regions.plan import RegionMemory
+from thunder_fuser.executors.stride_orders.orders import orders_in
 from thunder_fuser.explain.jitted import fusions_of, jit
 
 IMAGE = (2, 3, 5, 4)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TypeVar
 
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_one, pattern_of
 from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
@@ -28,6 +29,8 @@ from thunder_fuser.ir.strides import (
     stride_order_of,
 )
 from thunder_fuser.threads import cached_property
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +269,21 @@ def _order_of_result(
         T1 = reshape(T0: [8, 320, 64, 64] in order n h w c, [8, 8, 40, 64, 64])   n h w c0 c1
     """
     sizes = fusion.tensors[record.outputs[0]].sizes
-    orders = [(known.get(name), fusion.tensors[name].sizes) for name in names_of(record)]
+    operands = [(known.get(name), fusion.tensors[name].sizes) for name in names_of(record)]
     if record.row.kind is OpKind.POINTWISE:
-        return next((order for order, own in orders if order is not None and own == sizes), None)
-    order, own = orders[0] if orders else (None, ())
+        return next((order for order in models_of(operands, sizes) if order is not None), None)
+    order, own = operands[0] if operands else (None, ())
     if order is None or record.op not in ("reshape", "permute"):
         return None
     if record.op == "reshape":
         return reshaped_order(order, own, sizes)
     return tuple(order[at] for at in normalise_axes(record.attr("dims"), len(own), record.op))
+
+
+def models_of(operands: Iterable[tuple[T, Sequence[int]]], sizes: Sequence[int]) -> Iterator[T]:
+    """The operands whose stride order a pointwise result of these sizes may have; the first that
+    has one decides, as in eager torch. operands: each with its sizes."""
+    return (operand for operand, own in operands if own == sizes)
 
 
 def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from thunder.core.compile_data import get_compile_option
 from thunder.core.devices import DeviceType
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
+from thunder.extend import FusionExecutor
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError, nearest
@@ -21,19 +23,22 @@ from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.dead_views import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
+from thunder_fuser.executors.regions.editing import keeps_order
 from thunder_fuser.executors.regions.partial_writes import write_in_place
-from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.regions.stale_reads import refuse_stale_reads
-from thunder_fuser.executors.regions.writes import join_across_writes
+from thunder_fuser.executors.regions.plan import Plan, PlanOptions
+from thunder_fuser.executors.regions.writes import join_across_writes, refuse_stale_reads
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
-from thunder_fuser.executors.stride_orders.hidden import order_hidden_results
-from thunder_fuser.executors.stride_orders.row_major import keep_row_major
-from thunder_fuser.executors.stride_orders.visible import find_visible_results
+from thunder_fuser.executors.stride_orders.results import (
+    find_visible_results,
+    keep_row_major,
+    order_hidden_results,
+)
 from thunder_fuser.executors.support.check import device_of, leaves_of, support
 from thunder_fuser.executors.support.dtensor import mesh_of_call
 from thunder_fuser.executors.support.random import without_state
 from thunder_fuser.functions import why_apart
+from thunder_fuser.options import option
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate
@@ -49,6 +54,9 @@ from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.split_regions import partition
 from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
 
+_IN_PLACE_HELP = (
+    "Skip the check for tensors that are read by a fusion after they were written in place."
+)
 _ALIASES = "without it, a region would read or return memory that a write has changed"
 
 TRACE_PASSES: tuple[Pass[Prepared], ...] = (
@@ -117,6 +125,19 @@ def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prep
     agreed = where_types_agree(trace.bound_symbols, support)
     rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
     return Prepared(trace, tuple(map(rules.op, trace.bound_symbols)), rules, target, options)
+
+
+def plan_options(executor: FusionExecutor) -> PlanOptions:
+    """What the passes over regions may do in the running compilation."""
+    keeps = keeps_order(executor)
+    return PlanOptions(
+        donation=bool(option("donation")) and keeps,
+        joins_writes=keeps,
+        checks_reads=not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP),
+        prefix=str(option("name_prefix")),
+        lower=option("multi_device").lower,  # type: ignore[union-attr, arg-type]
+        executor=executor,
+    )
 
 
 def _place(bsym: BoundSymbol) -> Hashable:

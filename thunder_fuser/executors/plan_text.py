@@ -27,30 +27,24 @@ from thunder_fuser.trace.proxies import makes
 
 
 class PlanText:
-    """The text of one compilation, in DUMP/plan_0.txt or the next free number; nothing for no dump.
+    """The text of one compilation, in DUMP/plan_0.txt or the next free number.
 
     It grows with each pass, so it is there if a pass raises.
     """
 
     def __init__(self, dump: str) -> None:
-        self._path = new_file(Path(dump), "plan_{}.txt") if dump else None
-        self._lines: list[str] = []
-
-    def start(self, name: str, plan: Prepared | Plan) -> None:
-        """Adds all lines of a plan."""
-        if self._path is not None:
-            self._lines = lines_of(plan)
-            self._append(name, (f"  {line}" for line in self._lines))
+        self._path = new_file(Path(dump), "plan_{}.txt")
+        self._before: Prepared | Plan | None = None
 
     def add(self, name: str, plan: Prepared | Plan) -> None:
-        """Adds the lines that a pass has changed, if any."""
-        if self._path is not None:
-            before, self._lines = self._lines, lines_of(plan)
-            if before != self._lines:
-                self._append(name, _changes(before, self._lines))
+        """Adds the lines that a pass has changed, if any; all lines of the first plan of a type."""
+        before, after, self._before = self._before, lines_of(plan), plan
+        if type(before) is not type(plan):
+            self._append(name, (f"  {line}" for line in after))
+        elif before is not None and (changed := [*_changes(lines_of(before), after)]):
+            self._append(name, changed)
 
     def _append(self, name: str, lines: Iterable[str]) -> None:
-        assert self._path is not None
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in (f"== {name}", *lines))
 

@@ -32,8 +32,8 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
-from thunder_fuser.trace.dataflow import DataFlow
-from thunder_fuser.trace.op import Op, with_what_they_view
+from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
+from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import VIEWS, bytes_of, elements_of, makes, reads
 from thunder_fuser.trace.repeat import Repeater

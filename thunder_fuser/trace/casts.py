@@ -15,8 +15,8 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.trace.dataflow import DataFlow
-from thunder_fuser.trace.op import Op, Rules, with_what_they_view
+from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
+from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.repeat import Repeater
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from thunder.core.prims import PrimIDs
 
 from thunder_fuser.threads import cached_property
-from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.op import Op, alike
 from thunder_fuser.trace.proxies import FENCES, Names
 from thunder_fuser.union_find import UnionFind
 
@@ -102,3 +102,40 @@ def _groups_of(op: Op) -> Iterator[Names]:
         yield from zip(op.read_names, op.made_names, strict=True)
     else:
         yield from (*op.writes, *op.shares)
+
+
+def runs(ops: Sequence[Op]) -> list[range]:
+    """The longest runs of fusible neighbours that are alike; each op that torch runs is its own."""
+    found: list[range] = []
+    start = 0
+    for at in range(1, len(ops) + 1):
+        ends = at == len(ops) or not (ops[at - 1].is_fusible and ops[at].is_fusible)
+        if ends or not alike(ops[at - 1], ops[at]):
+            found.append(range(start, at))
+            start = at
+    return found
+
+
+def made_at(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
+    """The names that the ops at these places make."""
+    return {name for at in places for name in ops[at].made_names}
+
+
+def with_what_they_read(ops: Sequence[Op], free: Sequence[int], places: Iterable[int]) -> set[int]:
+    """The places, and those of the free ops whose results they read, directly or through others."""
+    closed = set(places)
+    read = {name for at in closed for name in ops[at].read_names}
+    for at in reversed(free):
+        if at not in closed and ops[at].makes_any(read):
+            closed.add(at)
+            read.update(ops[at].read_names)
+    return closed
+
+
+def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
+    """The names, and the names of the tensors that they are views of."""
+    found = {*names}
+    for op in reversed(ops):
+        if op.is_view and op.makes_any(found):
+            found.update(op.read_names)
+    return found

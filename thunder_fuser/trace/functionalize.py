@@ -24,10 +24,9 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, Variable, variableify
 
 from thunder_fuser.trace.dataflow import DataFlow
-from thunder_fuser.trace.memory import replaces
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import COPIES, FENCES, overwritten
+from thunder_fuser.trace.proxies import COPIES, FENCES, overwritten, replaces
 
 _BY_NAME = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})  # what they read keeps its name
 

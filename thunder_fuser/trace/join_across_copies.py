@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.trace.dataflow import DataFlow
-from thunder_fuser.trace.op import Op, alike, made_at, runs, with_what_they_read
+from thunder_fuser.trace.dataflow import DataFlow, made_at, runs, with_what_they_read
+from thunder_fuser.trace.op import MOST_OPS, Op, alike
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, bytes_of
 
 _BETWEEN = COPIES | FENCES
-MOST_OPS = 256  # of a region that others may join
 
 
 def join_across_copies(prepared: Prepared) -> Prepared:
@@ -80,7 +79,7 @@ def _joined(
 
 
 def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> bool:
-    """True if what is left reads no more bytes of what moves than these read from before."""
+    """True if the rest reads no more bytes of the moved results than of what it no longer reads."""
     left = {name for at in _less(stretch, joined) for name in ops[at].read_names}
     made = {out.name: bytes_of(out) for at in joined for out in ops[at].makes}
     read = {one.name: bytes_of(one) for at in joined for one in ops[at].reads}

@@ -15,14 +15,6 @@ from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, overwritten
 _WRITTEN_LATER = Reject("a view of a tensor that is written in place")
 
 
-def replaces(source: Proxy, target: Proxy) -> bool:
-    """True if a copy of one into the other replaces all of it and changes no element."""
-    both = isinstance(source, TensorProxy) and isinstance(target, TensorProxy)
-    return both and (source._shape, source.dtype, source.device) == (
-        target._shape, target.dtype, target.device
-    )  # fmt: skip
-
-
 def leave_written_views(prepared: Prepared) -> Prepared:
     """Leaves the views of a tensor that is written in place to torch.
 

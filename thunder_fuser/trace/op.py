@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from thunder.core.prims import PrimIDs
@@ -16,6 +16,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder_fuser.trace.proxies import VIEWS, Names, makes, parts, reads, shared_by, written_by
 
 Kinds = frozenset[PrimIDs | str]
+MOST_OPS = 256  # of a region that others may join
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,42 +156,3 @@ class Op:
 def alike(one: Op, other: Op) -> bool:
     """True if two fusible ops may be in one region: direction and place are the same."""
     return one.is_backward == other.is_backward and one.place == other.place
-
-
-def runs(ops: Sequence[Op]) -> list[range]:
-    """The longest runs of fusible neighbours that are alike; each op that torch runs is its own."""
-    found: list[range] = []
-    start = 0
-    for at in range(1, len(ops) + 1):
-        ends = at == len(ops) or not (ops[at - 1].is_fusible and ops[at].is_fusible)
-        if ends or not alike(ops[at - 1], ops[at]):
-            found.append(range(start, at))
-            start = at
-    return found
-
-
-def made_at(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
-    """The names that the ops at these places make."""
-    return {name for at in places for name in ops[at].made_names}
-
-
-def with_what_they_read(
-    ops: Sequence[Op], free: Sequence[int], places: Iterable[int]
-) -> set[int]:
-    """The places, and those of the free ops whose results they read, directly or through others."""
-    closed = set(places)
-    read = {name for at in closed for name in ops[at].read_names}
-    for at in reversed(free):
-        if at not in closed and ops[at].makes_any(read):
-            closed.add(at)
-            read.update(ops[at].read_names)
-    return closed
-
-
-def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
-    """The names, and the names of the tensors that they are views of."""
-    found = {*names}
-    for op in reversed(ops):
-        if op.is_view and op.makes_any(found):
-            found.update(op.read_names)
-    return found

@@ -113,6 +113,14 @@ def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[Names]:
             yield _names(part)
 
 
+def replaces(source: Proxy, target: Proxy) -> bool:
+    """True if a copy of one into the other replaces all of it and changes no element."""
+    both = isinstance(source, TensorProxy) and isinstance(target, TensorProxy)
+    return both and (source._shape, source.dtype, source.device) == (
+        target._shape, target.dtype, target.device
+    )  # fmt: skip
+
+
 def is_product(bsym: BoundSymbol) -> bool:
     """True for one matrix product and nothing else: its result is row-major, in new memory."""
     one, *more = parts(bsym)

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 
 from thunder.executors.torchex import ex as torch_executor
 
-from thunder_fuser.trace.op import Op, alike, made_at, runs, with_what_they_read
+from thunder_fuser.trace.dataflow import made_at, runs, with_what_they_read
+from thunder_fuser.trace.op import Op, alike
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS
 

@@ -20,8 +20,8 @@ from thunder_fuser.trace.proxies import makes, reads
 
 
 def repeats_of(ops: Sequence[Op]) -> dict[str, int]:
-    """{value: how often each of its elements is computed in the largest loop that wants it}, for
-    what the backward reads, and what that is computed from."""
+    """How often each element of a value is computed in the largest loop that reads it, for what
+    the backward reads, and what that is computed from."""
     home = {name: op.region for op in ops if op.in_backward for name in op.made_names}
     found: dict[str, int] = {}
     for op in reversed(ops):

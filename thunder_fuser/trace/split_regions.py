@@ -34,7 +34,8 @@ from itertools import accumulate, count
 
 from thunder.core.prims import PrimIDs
 
-from thunder_fuser.trace.op import Op, runs
+from thunder_fuser.trace.dataflow import runs
+from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import bytes_of, makes, reads
 

@@ -132,7 +132,7 @@ def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
 
 
 def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
-    """True if each group is whole rows of the other sum, under one of its first axes, and fits."""
+    """True if a group is made of whole rows of the other sum, and the nested scheduler takes it."""
     columns, size = over.columns, group.summed
     if columns < MIN_COLUMNS or not group.is_of_group:
         return False

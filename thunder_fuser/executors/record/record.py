@@ -25,9 +25,9 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.executors.record.result_orders import Orders, orders_in
 from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.stride_orders.orders import Orders, orders_in, row_major
 from thunder_fuser.executors.support.check import ROWS, arguments_of
 from thunder_fuser.executors.support.dtypes import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
@@ -79,7 +79,7 @@ def whole_layout(proxy: TensorProxy) -> Layout:
     shape = tuple(int(size) for size in proxy.shape)
     rank = len(shape)
     contiguity = tuple(None if size == 1 else False for size in shape)
-    return Layout(shape, contiguity, tuple(range(rank - 1, -1, -1)), known_type(proxy.dtype))
+    return Layout(shape, contiguity, row_major(rank), known_type(proxy.dtype))
 
 
 def record_region(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op whose result would have another type in a region than in torch -> a Reject: torch runs it.
+"""An op -> a Reject if a region would give its result another dtype than torch does.
 
     t = floor_divide(f16[] a, a)      torch: f16; a region, as the trace says: f32
     u = add(u8[5] x, i64[] z)         torch: u8; a region: i16
@@ -48,8 +48,8 @@ Types = Mapping[str, DataType | None]
 
 _UNKNOWN = (AttributeError, NotImplementedError, TypeError)
 _REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
-_OTHER = Reject("Thunder gives its result another type than torch")
-_READS = Reject("it reads a value to which Thunder gives another type than torch")
+_OTHER = Reject("its result has another dtype in torch than in Thunder")
+_READS = Reject("it reads a value that has another dtype in torch than in Thunder")
 
 
 def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support:

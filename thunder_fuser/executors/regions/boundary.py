@@ -28,10 +28,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import thunder.torch as ltorch
-import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.executors.stride_orders.orders import format_of
 from thunder_fuser.executors.support.index_rows import CALLS
 from thunder_fuser.trace.op import Kinds, Op
 from thunder_fuser.trace.proxies import MOVES, VIEWS, makes, reads
@@ -40,11 +40,6 @@ from thunder_fuser.trace.split_regions import REPEATED, Users
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
 ENTERING = REPEATED - _ENTRY
-
-_FORMATS = {
-    (3, 0, 2, 1): torch.channels_last,
-    (4, 0, 3, 2, 1): torch.channels_last_3d,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +84,8 @@ def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Use
 def exits_of(
     leaves: Sequence[BoundSymbol], outputs: Iterable[str]
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
-    """(the names that a region of these primitives returns, the views that torch makes of these
-    or of the inputs). outputs: the results that its readers need."""
+    """What a region of these primitives returns, and the views that torch makes of its results and
+    inputs. outputs: the results that its readers need."""
     maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
     wanted: set[str] = set()
     repeated: set[str] = set()
@@ -122,10 +117,9 @@ def by_torch(bsym: BoundSymbol) -> BoundSymbol:
     if bsym.sym.id is not PrimIDs.STRIDE_ORDER:
         return bsym
     a, order = bsym.args
-    order = tuple(order)
-    if order not in _FORMATS and order != tuple(range(a.ndim))[::-1]:
+    format = format_of(tuple(order))
+    if format is None:
         return bsym
-    format = _FORMATS.get(order, torch.contiguous_format)
     call = ltorch.contiguous.bind(a, memory_format=format, output=bsym.output, subsymbols=(bsym,))
     call.tags.update(bsym.tags)
     return call

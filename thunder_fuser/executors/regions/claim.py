@@ -5,14 +5,14 @@
 ->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
 
 Which ops are one region was decided by trace/split_regions.py. Here a region gets its edges (Note
-[Edges] in edges.py), inputs and outputs. Every step is linear in the length of the trace; Thunder's
-own partitioner is not used.
+[Edges] in boundary.py), inputs and outputs. Every step is linear in the length of the trace;
+Thunder's own partitioner is not used. At the end, fuel limits how many of them are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -20,11 +20,14 @@ from thunder.core.devices import DeviceType
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.extend import FUEL_LEVEL
 
+from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.regions.boundary import ENTERING, Edges, by_torch, edges_of, exits_of
 from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views, only
 from thunder_fuser.executors.support.check import device_of, leaves_of
 from thunder_fuser.executors.support.index_rows import CALLS
+from thunder_fuser.options import option
 from thunder_fuser.source.lines import lines_of
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Reject
@@ -40,7 +43,7 @@ _SILENT = frozenset(
 )  # fmt: skip
 
 VIEW = Reject("a view, which torch makes without a kernel")
-_CALL = Reject("a torch call with no fused op on one of its sides")
+_CALL = Reject("a torch call that is not between fused ops")
 
 
 class Outside(NamedTuple):
@@ -221,4 +224,51 @@ def _refuse_region(region: Region, first: Op) -> Reject | None:
     on_cpu = device is None or device.devicetype is DeviceType.CPU
     if on_cpu or any(isinstance(p, TensorProxy) and p.device == device for p in region.inputs):
         return None
-    return Reject("GPU tensors made of no tensor, which torch makes as fast")
+    return Reject("only creates GPU tensors, at which torch is as fast")
+
+
+# ----------------------------------------------------------------------------------------- fuel
+
+
+class Fuel:
+    """How many fusions an executor may still make. Thunder's tests set it."""
+
+    def __init__(self) -> None:
+        self._left: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
+
+    def take(self, amount: int) -> bool:
+        """Takes fuel for this many fusions; False when it is used up. 0: whether there is any."""
+        if isinstance(self._left, FUEL_LEVEL):
+            return True
+        enough = self._left >= max(amount, 1)
+        self._left -= amount * enough
+        return enough
+
+    def set(self, value: int | FUEL_LEVEL) -> None:
+        if isinstance(value, int) and value < 0:
+            raise OptionError("fuel", expected="a number >= 0 or FUEL_LEVEL", got=str(value))
+        self._left = value
+
+
+def with_fuel(claims: Claims, take: Callable[[int], bool]) -> Claims:
+    """The claims with the bound symbols that a region replaces, where there is no fuel for it.
+
+    Views take none, but are left out with the fusions that follow the last one. take: an
+    executor's `get_fuel`; the option fuel limits one trace.
+    """
+    limit, fused = int(option("fuel")), 0
+    items: list[Item] = []
+    left_out: list[Region] = []
+    for item in claims.items:
+        if not isinstance(item, Region):
+            items.append(item)
+        elif (limit < 0 or fused < limit) and take(not item.makes_views):
+            fused += not item.makes_views
+            items += [item, *claims.outside[item.number].exits]
+        else:
+            left_out.append(item)
+            items += claims.outside[item.number].unfused
+    by_option = 0 <= limit <= fused
+    reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
+    refused = tuple((region, reason) for region in left_out)
+    return replace(claims, items=tuple(items), left_out=refused)

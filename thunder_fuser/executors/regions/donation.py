@@ -6,7 +6,7 @@
     t3 = d loss(t1), the last reader    t3 may be written into the memory of t1
 
 A tensor is donated under three conditions. A matrix product made it, so it has memory of its own.
-Only views of it may share that memory (trace/memory.py), and none of these is written in place,
+Only views of it may share that memory (trace/dataflow.py), and none of these is written in place,
 returned, or read later. The region reads only one tensor in that memory. A tensor that the forward
 kept is donated only by calls after which autograd would free it, so not under retain_graph=True. A
 user who got hold of it by autograd's hooks sees it change.
@@ -21,16 +21,9 @@ times before it counts), or a fusion executor after ours, which sorts the trace 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
-import torch
-from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.transform_common import Transform
-from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.executors.regions.plan import Plan
@@ -42,10 +35,9 @@ from thunder_fuser.trace.proxies import VIEWS, is_product
 
 def donate_last_reads(plan: Plan) -> Plan:
     """Notes the inputs that a region is the last to read, so it may write over them."""
-    ops = plan.flow.ops
-    if not plan.options.donation or not keeps_order(ops):
+    if not plan.options.donation or plan.has_collectives:
         return plan
-    trains = any(op.is_backward for op in ops)
+    trains = any(op.is_backward for op in plan.flow.ops)
     memory = _ProductMemory(plan.flow)
     last = {memory.of(proxy): at for at, item in enumerate(plan.items) for proxy in read_by(item)}
     facts: dict[int, Mapping[str, Any]] = {}
@@ -57,34 +49,6 @@ def donate_last_reads(plan: Plan) -> Plan:
             if ended:
                 facts[item.number] = {"donated": (*freed,), "donated_if_freed": (*kept,)}
     return plan.noting(facts)
-
-
-_freed = ContextVar("freed", default=False)
-
-
-@contextmanager
-def as_if_freed() -> Iterator[None]:
-    """Runs a backward by hand, on this thread, as autograd would for the last time."""
-    token = _freed.set(True)
-    try:
-        yield
-    finally:
-        _freed.reset(token)
-
-
-def may_be_freed() -> bool:
-    """Whether the running backward is the last one to read what the forward has kept.
-
-    False outside of autograd. A CUDA graph is captured once and replayed under whatever its caller
-    wants.
-    """
-    return _freed.get() or not (
-        torch._C._autograd._get_current_graph_task_keep_graph()
-        or (_has_cuda() and torch.cuda.is_current_stream_capturing())
-    )
-
-
-_has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked at every call
 
 
 class _ProductMemory:
@@ -116,12 +80,3 @@ class _ProductMemory:
             plain = isinstance(proxy, TensorProxy) and not is_dtensor_proxy(proxy)
             if plain and name in self.makers and names.count(name) == 1:
                 yield proxy
-
-
-def keeps_order(ops: Sequence[Op]) -> bool:
-    """Whether nothing but the split will move calls of the trace."""
-    kept = Transform.transform_trace_post_optimization
-    transforms = getattr(get_compile_data(), "transforms", ())
-    return all(
-        type(one).transform_trace_post_optimization is kept for one in transforms
-    ) and not any(isinstance(id, Collectives) for op in ops for id in op.kinds)

@@ -17,11 +17,15 @@ from typing import Any
 
 from thunder.core import rematerialization
 from thunder.core.compile_data import get_compile_data
-from thunder.core.symbol import BoundSymbol
+from thunder.core.proxies import unvariableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.transform_common import Transform
 from thunder.executors import passes
 from thunder.extend import FusionExecutor
 
+from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import callable_of
+from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.trace.proxies import COPIES, parts
 
 
@@ -56,12 +60,26 @@ def _writes(bsym: BoundSymbol) -> bool:
     return any(part.sym.id in COPIES for part in parts(bsym))
 
 
-def fuses_last(executor: FusionExecutor) -> bool:
-    """Whether no other fusion executor runs after this one, which would sort the trace again.
+def unwrapped(region: Any) -> Region:
+    """Thunder's region, whose inputs and outputs are wrapped proxies, as ours; ours as it is."""
+    if isinstance(region, Region):
+        return region
+    bsyms = tuple(region.bound_symbols)
+    leaves = tuple(leaf for bsym in bsyms for leaf in leaves_of(bsym))
+    inputs, outputs = tuple(map(unvariableify, region.inputs)), map(unvariableify, region.outputs)
+    is_backward = any(BoundSymbolTag.BACKWARD in bsym.tags for bsym in bsyms)
+    return Region(leaves, inputs, tuple(outputs), is_backward)
 
-    It knows of no order but that of values. So a region must not write over memory that an
-    operation before it reads.
+
+def keeps_order(executor: FusionExecutor) -> bool:
+    """Whether nothing but the split, and collectives, will move or repeat calls of the trace.
+
+    Another fusion executor after this one sorts the trace again, and knows of no order but that of
+    values. So a region must not write over memory that an operation before it reads.
     """
-    executors = getattr(get_compile_data(), "executors_list", ())
-    fusing = [one for one in executors if isinstance(one, FusionExecutor)]
-    return executor not in fusing or fusing[-1] == executor
+    data, kept = get_compile_data(), Transform.transform_trace_post_optimization
+    executors, transforms = getattr(data, "executors_list", ()), getattr(data, "transforms", ())
+    fusing = [each for each in executors if isinstance(each, FusionExecutor)]
+    return (executor not in fusing or fusing[-1] == executor) and all(
+        type(each).transform_trace_post_optimization is kept for each in transforms
+    )

@@ -51,18 +51,18 @@ def write_in_place(prepared: Prepared) -> Prepared:
     """Writes a part of a tensor by one call, instead of copying the tensor there and back."""
     if not any(op.only(COPIES) for op in prepared.ops):
         return prepared
-    found = dict(_pairs(prepared.flow))
-    if not found:
+    calls = dict(_pairs(prepared.flow))
+    if not calls:
         return prepared
-    gone = {*found.values()}
+    gone = {*calls.values()}
     return prepared.with_ops(
-        prepared.rules.op(_written(prepared.ops[found[at]].bsym, op.bsym)) if at in found else op
+        prepared.rules.op(_written(prepared.ops[calls[at]].bsym, op.bsym)) if at in calls else op
         for at, op in enumerate(prepared.ops) if at not in gone
     )  # fmt: skip
 
 
 def _pairs(flow: DataFlow) -> Iterator[tuple[int, int]]:
-    """(the place of an in-place copy, the place of the call whose only reader it is), for each.
+    """The place of each in-place copy that is the only reader of a call, and that call's place.
 
     The call may move to the copy if nothing is written in place between them, and if no other
     operand shares the memory of its first one: torch refuses to write what it also reads.
@@ -74,12 +74,12 @@ def _pairs(flow: DataFlow) -> Iterator[tuple[int, int]]:
     for at, op in enumerate(ops):
         if op.only(COPIES):
             source, target = op.reads[0].name, op.reads[-1].name
-            made = makers.get(source, -1)
-            if made > last_write and users[source] == [at]:
-                first, *others = ops[made].read_names
+            call = makers.get(source, -1)
+            if call > last_write and users[source] == [at]:
+                first, *others = ops[call].read_names
                 places = [memory.of(name) for name in (first, *others)]
                 if first == target and places.count(places[0]) == 1:
-                    yield at, made
+                    yield at, call
         if op.kinds & COPIES:
             last_write = at
         elif op.bsym.sym.id in _WRITES:
@@ -89,9 +89,9 @@ def _pairs(flow: DataFlow) -> Iterator[tuple[int, int]]:
 def _written(call: BoundSymbol, copy: BoundSymbol) -> BoundSymbol:
     """One bound symbol for both, which are its parts."""
     enabled = copy.kwargs.get("grad_enabled", True)
-    made = _WRITES[call.sym.id].bind(
+    both = _WRITES[call.sym.id].bind(
         *call.args, grad_enabled=enabled, output=copy.output, subsymbols=(call, copy)
     )
-    made.tags |= copy.tags
-    made.header = call.header
-    return made
+    both.tags |= copy.tags
+    both.header = call.header
+    return both

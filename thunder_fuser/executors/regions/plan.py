@@ -14,6 +14,7 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.trace import TraceCtx
+from thunder.distributed.prims import PrimIDs as Collectives
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
@@ -77,13 +78,6 @@ class MemoryPlan:
         """The memory of a region; nothing for what torch runs."""
         return self.regions.get(item.number, NO_MEMORY) if isinstance(item, Region) else NO_MEMORY
 
-    def noting(self, facts: Mapping[int, Mapping[str, Any]]) -> MemoryPlan:
-        """The plan with these facts. facts: {a region's number: {a field: its value}}."""
-        changed = {
-            number: replace(self.regions.get(number, NO_MEMORY), **fields)
-            for number, fields in facts.items()
-        }
-        return replace(self, regions={**self.regions, **changed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +115,11 @@ class Plan:
         return replace(self, items=tuple(items), memory=self.memory if memory is None else memory)
 
     def noting(self, facts: Mapping[int, Mapping[str, Any]]) -> Plan:
-        """The plan with facts about the memory of regions; see MemoryPlan.noting."""
-        return replace(self, memory=self.memory.noting(facts)) if facts else self
+        """The plan with facts about memory: {a region's number: {a field: its value}}."""
+        regions = {**self.memory.regions}
+        for number, fields in facts.items():
+            regions[number] = replace(regions.get(number, NO_MEMORY), **fields)
+        return replace(self, memory=replace(self.memory, regions=regions)) if facts else self
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -141,6 +138,11 @@ class Plan:
             for name in dict.fromkeys(proxy.name for proxy in read_by(item)):
                 readers.setdefault(name, []).append(at)
         return readers
+
+    @property
+    def has_collectives(self) -> bool:
+        """True if Thunder will move calls, to overlap these with collectives."""
+        return any(isinstance(id, Collectives) for op in self.flow.ops for id in op.kinds)
 
     @property
     def returned(self) -> list[Proxy]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan -> the same, with regions and the in-place writes between them joined to one.
+"""In-place writes between regions: a check, and a plan with both joined to one region.
 
     [t1] = Region(mul(p, 0.9));  t2 = copy_(t1, p)
     [t3] = Region(add(t2, g));   t4 = copy_(t3, t2)      ->    [t4] = Region(mul, copy_, add, copy_)
@@ -22,30 +22,64 @@ from dataclasses import replace
 from functools import reduce
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
-from thunder_fuser.executors.regions.donation import keeps_order
+from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.regions.plan import MemoryPlan, Plan, RegionMemory, Write
 from thunder_fuser.executors.regions.region import Item, Region, boundary, made_by, only, read_by
-from thunder_fuser.trace.join_across_copies import MOST_OPS
-from thunder_fuser.trace.memory import replaces
+from thunder_fuser.trace.op import MOST_OPS
 from thunder_fuser.trace.proxies import (
     COPIES,
     FENCES,
     RENAMES,
     VIEWS,
     makes,
+    overwritten,
     parts,
     reads,
     renamed_by,
+    replaces,
 )
+
+
+def refuse_stale_reads(plan: Plan) -> Plan:
+    """Raises AliasError if a region reads a tensor by its old name after an in-place write.
+
+    Thunder gives a written tensor a new name, and a region must read the contents that the name
+    stands for: by the old name it would read the new contents. Thunder's own check looks only at
+    fusions called nvFusion.
+    """
+    if not plan.options.checks_reads:
+        return plan
+    written: dict[str, BoundSymbol] = {}
+    count = 0
+    for item in plan.items:
+        if isinstance(item, Region):
+            name = "a view" if item.makes_views else f"{plan.options.prefix}{count}"
+            for proxy in item.inputs:
+                if proxy.name in written:
+                    raise _read_after_write(name, proxy, written[proxy.name])
+            count += not item.makes_views
+        else:
+            written |= {proxy.name: item for proxy in overwritten(item)}
+    return plan
+
+
+def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasError:
+    return AliasError(
+        f"{region} reads {proxy.name} after {makes(copy)[0].name} = {copy.sym.name}"
+        f"({', '.join(one.name for one in reads(copy))}) has written it",
+        expected="the value that was written",
+        got=f"{proxy.name}, the tensor written to",
+        do="use the result of the in-place op, or set disable_inplace_copy_check=True",
+    )
 
 
 def join_across_writes(plan: Plan) -> Plan:
     """Joins regions and the in-place writes between them to one region that writes."""
-    fits = plan.options.joins_writes and keeps_order(plan.flow.ops)
+    fits = plan.options.joins_writes and not plan.has_collectives
     arguments = _arguments(plan) if fits else frozenset()
     if not arguments:
         return plan
@@ -73,16 +107,16 @@ def _arguments(plan: Plan) -> frozenset[str]:
     """The names of the written arguments that have no views outside of regions."""
     items, memory = plan.items, plan.flow.memory_behind_fences
     written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
-    made = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
-    known = plan.readers.keys() | made.keys()
-    given: dict[str, set[str]] = {}
+    makers = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
+    known = plan.readers.keys() | makers.keys()
+    names_of: dict[str, set[str]] = {}
     for name in known:
         if (place := memory.of(name)) in written:
-            given.setdefault(place, set()).add(name)
+            names_of.setdefault(place, set()).add(name)
     fit = (
-        names for names in given.values()
-        if len(names - made.keys()) == 1
-        and all(_renames(made[name]) for name in names if name in made)
+        names for names in names_of.values()
+        if len(names - makers.keys()) == 1
+        and all(_renames(makers[name]) for name in names if name in makers)
     )  # fmt: skip
     return frozenset(name for names in fit for name in names)
 
@@ -107,11 +141,11 @@ class _Group:
         if isinstance(item, Region):
             fits = self._takes_region(item)
         elif only(item, FENCES):
-            fits = self._arguments.issuperset(one.name for one in reads(item))
+            fits = self._arguments.issuperset(proxy.name for proxy in reads(item))
         elif only(item, COPIES):
             source, target = reads(item)[0], reads(item)[-1]
-            own = source.name in self._made and source.name not in self._arguments
-            fits = own and target.name in self._arguments and replaces(source, target)
+            is_computed = source.name in self._made and source.name not in self._arguments
+            fits = is_computed and target.name in self._arguments and replaces(source, target)
         elif self._inside and only(item, VIEWS):
             return self._takes_view(at, item)
         else:
@@ -126,13 +160,14 @@ class _Group:
         self._made.update(proxy.name for proxy in made_by(item))
         self._end = at
 
-    def _takes_region(self, one: Region) -> bool:
+    def _takes_region(self, region: Region) -> bool:
         """True for a region, unless the last item is one too: the partition kept these apart."""
         regions = [item for item in self._inside if isinstance(item, Region)]
-        if one.makes_views or one.is_backward or (regions and self._inside[-1] is regions[-1]):
+        follows = bool(regions) and self._inside[-1] is regions[-1]
+        if region.makes_views or region.is_backward or follows:
             return False
-        places = {_place(region) for region in (*regions, one)}
-        size = sum(len(region.leaves) for region in (*regions, one))
+        places = {*map(_place, (*regions, region))}
+        size = sum(len(each.leaves) for each in (*regions, region))
         return len(places) == 1 and None not in places and size <= MOST_OPS
 
     def _takes_view(self, at: int, view: BoundSymbol) -> bool:

@@ -15,6 +15,7 @@ wrong guess costs a compilation. An error in a job is raised by the call that ne
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.executors.regions.plan import NO_MEMORY
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
@@ -35,6 +37,7 @@ from thunder_fuser.executors.stride_orders.simulate import (
 )
 from thunder_fuser.host.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.options import compile_options, option, with_options_as_now
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -49,22 +52,41 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
     There is none either for a trace transformed by hand, outside thunder.jit: nobody may call it.
     """
     values = arguments_of(trace, forget=True)
-    made = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
-    if get_compile_data() is None or not all(map(_is_sized, made)):
+    proxies = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
+    if get_compile_data() is None or not all(map(_is_sized, proxies)):
         return []
     jobs: dict[Hashable, Job] = {}
     for bsym in trace.bound_symbols:
         for proxy in reads(bsym):
             values.setdefault(proxy.name, value_of(proxy))
-        one = callable_of(bsym)
-        if one is not None and not one.region.makes_views:
-            jobs.update(_prepared(one, values, prepare))
-        for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
+        call = callable_of(bsym)
+        if call is not None and not call.region.makes_views:
+            jobs.update(_prepared(call, values, prepare))
+        for proxy, value in zip(makes(bsym), _results(bsym, call, values), strict=True):
             values.setdefault(proxy.name, value)  # unpacked arguments are known already
     return [*jobs.values()]
 
 
-def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
+def compiles_ahead() -> bool:
+    """False if dumps are written or schedules measured, since these happen call by call."""
+    return bool(option("compile_ahead")) and not option("dump") and not option("autotune")
+
+
+def prepare_region(
+    definition: Definition, args: Sequence[Any], device: torch.device
+) -> Prepared | None:
+    """The job that plans and compiles a definition's program for arguments like these.
+
+    None if that needs numbers of the call.
+    """
+    entry = FusionCache.get().expect(definition)
+    if entry.error is not None or entry.fusion.shape_scalars:
+        return None
+    what = _keys(args), device, compile_options()
+    return (entry.number, *what), with_options_as_now(partial(entry.plan_ahead, *what))
+
+
+def _keys(args: Sequence[Any]) -> tuple[InputKey, ...]:
     """The keys of such arguments; their memory counts as aligned as torch's allocations are."""
     return tuple(map(_key, args))
 
@@ -80,39 +102,39 @@ def _is_sized(proxy: Proxy) -> bool:
     return not isinstance(proxy, TensorProxy) or all(type(size) is int for size in proxy._shape)
 
 
-def _prepared(one: RegionCallable, values: Values, prepare: Prepare) -> Sequence[Prepared]:
+def _prepared(call: RegionCallable, values: Values, prepare: Prepare) -> Sequence[Prepared]:
     """The job of a region, or nothing."""
-    args, device = [values[proxy.name] for proxy in one.region.inputs], _device(one.region)
+    args, device = [values[proxy.name] for proxy in call.region.inputs], _device(call.region)
     try:
-        found = one.ahead(lambda definition, args: prepare(definition, args, device), args)
+        job = call.ahead(lambda definition, args: prepare(definition, args, device), args)
     except Exception:  # the call will raise the same error again, where the user can see it
         return ()
-    return () if found is None else (found,)
+    return () if job is None else (job,)
 
 
 def _device(region: Region) -> torch.device:
     """The device of the region's calls: that of a tensor on a GPU if there is one, else the CPU."""
-    tensors = (one for one in (*region.inputs, *region.outputs) if isinstance(one, TensorProxy))
-    found = {to_torch_device(one.device) for one in tensors}
-    device = next((one for one in found if one.type != "cpu"), torch.device("cpu"))
+    proxies = (*region.inputs, *region.outputs)
+    devices = {to_torch_device(p.device) for p in proxies if isinstance(p, TensorProxy)}
+    device = next((each for each in devices if each.type != "cpu"), torch.device("cpu"))
     return device if device.index is not None or device.type == "cpu" else torch.device("cuda", 0)
 
 
 # ----------------------------------------------------------------------------------------- results
 
 
-def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> Sequence[Any]:
+def _results(bsym: BoundSymbol, call: RegionCallable | None, values: Values) -> Sequence[Any]:
     """A guess at the results of a call; contiguous tensors if nothing is known."""
-    made = makes(bsym)
+    proxies = makes(bsym)
     try:
-        if one is None:
-            found = results_of(bsym, NO_MEMORY, values)
+        if call is None:
+            results = results_of(bsym, NO_MEMORY, values)
         else:
-            found = results_of(one.region, one.memory, values)
+            results = results_of(call.region, call.memory, values)
     except Exception:  # torch cannot run it on meta tensors
-        found = []
-    shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
-    if shapes != [proxy._shape for proxy in made if isinstance(proxy, TensorProxy)]:
-        return [*map(value_of, made)]
-    tensors = (value for value in found if isinstance(value, torch.Tensor))
-    return [next(tensors) if isinstance(one, TensorProxy) else value_of(one) for one in made]
+        results = []
+    shapes = [tuple(value.shape) for value in results if isinstance(value, torch.Tensor)]
+    if shapes != [proxy._shape for proxy in proxies if isinstance(proxy, TensorProxy)]:
+        return [*map(value_of, proxies)]
+    tensors = (value for value in results if isinstance(value, torch.Tensor))
+    return [next(tensors) if isinstance(p, TensorProxy) else value_of(p) for p in proxies]

@@ -7,6 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -16,12 +19,15 @@ from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.dump import drop, temporary_folder
 from thunder_fuser.errors import (
     CacheMissError,
     EmulatorError,
+    FallbackWarning,
     FuserError,
     LaunchError,
     OptionError,
+    ToolchainError,
 )
 from thunder_fuser.executors.record.record import (
     Layout,
@@ -30,23 +36,22 @@ from thunder_fuser.executors.record.record import (
     whole_layout,
 )
 from thunder_fuser.executors.record.torch_function import torch_function, view_function, views_for
-from thunder_fuser.executors.regions.donation import may_be_freed
 from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
-from thunder_fuser.executors.run.fallback import warn_of_fallback
 from thunder_fuser.executors.run.out_of_range import in_words
 from thunder_fuser.executors.support.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.failures import build_error, with_innermost_frame
+from thunder_fuser.failures import OF_SYSTEM, build_error, cause_of, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
+from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.progress import working
-from thunder_fuser.source.warn import line_of_the_call
+from thunder_fuser.source.warn import line_of_the_call, warn_at
 from thunder_fuser.stages import stage
-from thunder_fuser.threads import BACKGROUND
+from thunder_fuser.threads import BACKGROUND, first_time
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]
@@ -112,7 +117,8 @@ class RegionCallable:
 
     @property
     def tables(self) -> list[dict[Any, Runner]]:
-        """{layouts and shapes of a call: what it runs}, one for each way of being called."""
+        """The runners by layouts and shapes: of calls that keep all operands, and of calls that
+        may write over some."""
         return [call.runners for call in (self._keeping, self._freeing) if call is not None]
 
     @property
@@ -225,6 +231,11 @@ class RegionCallable:
         return whole_layout(proxy) if self.on_mesh else layout_of(arg)
 
 
+def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
+    """The program of a region's definition for arguments like these, from the process's cache."""
+    return FusionCache.get().look_up(definition).program_for(args, name=name).run
+
+
 def bind_callable(bsym: BoundSymbol) -> None:
     """Makes a bound symbol call the owner of its meta. Thunder asks for it at each new copy."""
     bsym._call_ctx = bsym.sym.meta.__self__.context
@@ -234,6 +245,37 @@ def callable_of(bsym: BoundSymbol) -> RegionCallable | None:
     """What a bound symbol of a trace calls, if it is a region of ours."""
     owner = getattr(bsym.sym.meta, "__self__", None)
     return owner if isinstance(owner, RegionCallable) else None
+
+
+# ------------------------------------------------------------------------ what a call may write
+
+
+_freed = ContextVar("freed", default=False)
+
+
+@contextmanager
+def as_if_freed() -> Iterator[None]:
+    """Runs a backward by hand, on this thread, as autograd would for the last time."""
+    token = _freed.set(True)
+    try:
+        yield
+    finally:
+        _freed.reset(token)
+
+
+def may_be_freed() -> bool:
+    """Whether the running backward is the last one to read what the forward has kept.
+
+    False outside of autograd. A CUDA graph is captured once and replayed under whatever its caller
+    wants.
+    """
+    return _freed.get() or not (
+        torch._C._autograd._get_current_graph_task_keep_graph()
+        or (_has_cuda() and torch.cuda.is_current_stream_capturing())
+    )
+
+
+_has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked at every call
 
 
 def _either(keeping: Runner, freeing: Runner) -> Runner:
@@ -263,3 +305,45 @@ def _kind(proxy: Proxy) -> str:
     if not isinstance(proxy, TensorProxy):
         return "number"
     return "complex" if dtypes.is_complex_dtype(proxy.dtype) else "tensor"
+
+
+# -------------------------------------------------------------- a region that cannot be compiled
+
+
+def warn_of_fallback(
+    error: FuserError,
+    definition: Definition,
+    args: Sequence[Any],
+    *,
+    name: str,
+    ops: int,
+    where: str,
+) -> None:
+    """Gives a FallbackWarning at a line of the user's program, one for all regions that fail alike.
+
+    definition: empty if the region has none. ops: the number of torch ops that run instead. where:
+    file:line.
+    """
+    if not first_time(("fallback", cause_of(error))):
+        drop(error.folder)  # no message names it
+        return
+    told = [
+        f"{name} ({where}) falls back to torch for {ops} ops: compilation failed:"
+        f" {error.sentence.rstrip('.')}.",
+        *error.facts["lines"],
+        "Other regions that fail so are not reported.",
+    ]
+    is_of_machine = isinstance(error, ToolchainError) or isinstance(error.__cause__, OF_SYSTEM)
+    if definition and not is_of_machine:
+        told.append(_again(name, error, definition, args))
+    warn_at(where, "\n".join(told), FallbackWarning)
+
+
+def _again(name: str, error: FuserError, definition: Definition, args: Sequence[Any]) -> str:
+    """Writes the script beside the text of the stages, else into a folder of its own."""
+    try:
+        path = (error.folder or temporary_folder()) / f"{name}.py"
+        path.write_text(repro_text(name, error.sentence, definition, args), encoding="utf-8")
+    except OSError as full:
+        return f"No script that reproduces it could be written ({full.strerror or full})."
+    return f"To reproduce it without Thunder: python {path}"

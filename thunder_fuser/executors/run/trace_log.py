@@ -10,7 +10,6 @@ from typing import Any
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
@@ -23,30 +22,30 @@ from thunder_fuser.trace.proxies import makes
 def note_fusions(bsyms: Iterable[BoundSymbol], lines: Mapping[str, str]) -> None:
     """Logs each fusion of a trace. lines: {value: the user's line}."""
     for bsym in bsyms if is_logged("fusions") else ():
-        made = callable_of(bsym)
-        if made is not None and bsym.sym.is_fusion:
-            log("fusions", partial(_fusion_text, made, lines))
+        call = callable_of(bsym)
+        if call is not None and bsym.sym.is_fusion:
+            log("fusions", partial(_fusion_text, call, lines))
 
 
-def note_trace(trace: TraceCtx) -> None:
-    """Logs the arguments that differ from the last trace of the same function."""
+def note_arguments(arguments: Iterable[Proxy]) -> None:
+    """Logs the arguments of a trace that differ from the last trace of the same function."""
     data = get_compile_data()
     if data is not None and is_logged("recompiles"):
-        call = {proxy.name: _facts(proxy) for proxy in trace.args or ()}
+        call = {proxy.name: _facts(proxy) for proxy in arguments}
         name = getattr(data.fn, "__name__", type(data.fn).__name__)
         note(data, f"{name}, traced again by Thunder", call)
 
 
-def _fusion_text(one: RegionCallable, lines: Mapping[str, str]) -> str:
-    region = one.region
-    made = (out.name for leaf in region.leaves for out in makes(leaf))
-    where = span_of([lines[name] for name in made if name in lines])
-    told = [
-        f"{one.name}: {'backward' if region.is_backward else 'forward'}",
+def _fusion_text(call: RegionCallable, lines: Mapping[str, str]) -> str:
+    region = call.region
+    names = (out.name for leaf in region.leaves for out in makes(leaf))
+    where = span_of([lines[name] for name in names if name in lines])
+    facts = [
+        f"{call.name}: {'backward' if region.is_backward else 'forward'}",
         f"ops {counted(leaf.sym.name for leaf in region.leaves)}",
         f"inputs {', '.join(map(_input_text, region.inputs))}",
     ]
-    return "; ".join([*told, f"from {where}"] if where else told)
+    return "; ".join([*facts, f"from {where}"] if where else facts)
 
 
 def _input_text(proxy: Proxy) -> str:

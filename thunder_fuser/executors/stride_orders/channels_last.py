@@ -28,11 +28,11 @@ from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.stride_orders.convolutions import (
     CHANGED,
     CONVOLVED,
-    FORMATS,
     graph_of,
-    hidden_convolutions,
     is_convolution,
 )
+from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last
+from thunder_fuser.executors.stride_orders.visible import hidden_convolutions
 from thunder_fuser.functions.kernels import KERNELS
 
 _aten = torch.ops.aten
@@ -61,25 +61,19 @@ def _in_channels_last(item: BoundSymbol) -> BoundSymbol:
         bsym._call_ctx = {name: run}
 
     symbol = replace(item.sym, name=name, id=name, executor=KERNELS, _bind_postprocess=bind)
-    made = item.from_bsym(sym=symbol, subsymbols=())
-    bind(made)
-    return made
+    bsym = item.from_bsym(sym=symbol, subsymbols=())
+    bind(bsym)
+    return bsym
 
 
 def _call(function: str) -> Callable[..., torch.Tensor]:
     convolve = getattr(torch.nn.functional, function)
 
     def call(image: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        result: torch.Tensor = convolve(_copied(image), _copied(weight), *args, **kwargs)
-        return result
+        image, weight = channels_last(image), channels_last(weight)
+        return convolve(image, weight, *args, **kwargs)  # type: ignore[no-any-return]
 
     return call
-
-
-def _copied(image: torch.Tensor) -> torch.Tensor:
-    """The image in channels-last order: itself if it is so already."""
-    form = FORMATS.get(image.ndim)
-    return image if form is None else image.contiguous(memory_format=form)
 
 
 def _without_values(image: torch.Tensor) -> torch.Tensor:
@@ -106,11 +100,11 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
         if node.target in CONVOLVED:
             prepare = _preparations(node)
             with graph.inserting_before(node):
-                made = [
-                    graph.call_function(one, (operand,))
-                    for one, operand in zip(prepare, node.args, strict=False)
+                prepared = [
+                    graph.call_function(function, (operand,))
+                    for function, operand in zip(prepare, node.args, strict=False)
                 ]
-            node.args = (*made, *node.args[len(made) :])
+            node.args = (*prepared, *node.args[len(prepared) :])
         elif _is_weights(node):
             users = list(node.users)
             with graph.inserting_after(node):
@@ -124,11 +118,11 @@ def _preparations(convolved: Node) -> list[Callable[[torch.Tensor], torch.Tensor
     """The function that brings each operand into order. If the wanted gradients do not depend on
     an operand's values, only its sizes and order are read."""
     if convolved.target is _aten.convolution.default:
-        return [_copied, _copied]
+        return [channels_last, channels_last]
     of_image, of_weight, _ = convolved.args[10]
-    image = _copied if of_weight else _without_values
-    weight = _copied if of_image else _without_values
-    return [_copied, image, weight]
+    image = channels_last if of_weight else _without_values
+    weight = channels_last if of_image else _without_values
+    return [channels_last, image, weight]
 
 
 def _is_weights(node: Node) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions in a trace: which operands decide their stride order, and who sees that order."""
+"""A convolution of a trace: which operands decide its stride order, and whether it may change."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import TypeGuard
 
 import torch
@@ -13,12 +13,12 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
-from thunder_fuser.executors.regions.region import Item, made_by, read_by
+from thunder_fuser.executors.regions.region import Item
+from thunder_fuser.executors.stride_orders.orders import FORMATS
 from thunder_fuser.functions.kernels import reached
 from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 CHANGED = "_last"  # the suffix of a convolution's name if it copies its operands
 # {aten operator: (its number of tensor operands, the place of `groups` among its arguments)}
 CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}
@@ -36,10 +36,9 @@ def is_changed(item: BoundSymbol) -> bool:
     return item.sym.name.endswith(CHANGED) and not makes_weights(item)
 
 
-def can_run_channels_last(items: Sequence[Item]) -> bool:
-    """True if all convolutions of a trace may run in channels-last order."""
-    found = [*filter(is_convolution, items)]
-    return bool(found) and all(map(_may_run_last, found))
+def can_run_channels_last(convolutions: Sequence[BoundSymbol]) -> bool:
+    """True if all convolutions of a trace, of which there are any, may run channels last."""
+    return bool(convolutions) and all(map(_may_run_last, convolutions))
 
 
 def makes_weights(item: BoundSymbol) -> bool:
@@ -56,11 +55,11 @@ def order_operands(item: BoundSymbol) -> list[Proxy]:
     graph, operands = graph_of(item), reads(item)
     if graph is None:
         return operands
-    given = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     convolved = (node for node in graph.nodes if node.target in CONVOLVED)
     deciding = [operand for node in convolved for operand in _operands(node)]
-    found = reached(deciding, lambda node: node.all_input_nodes)
-    return [one for node, one in zip(given, operands, strict=True) if node in found]
+    needed = reached(deciding, lambda node: node.all_input_nodes)
+    return [operand for node, operand in zip(placeholders, operands, strict=True) if node in needed]
 
 
 def _operands(convolved: Node) -> list[Node]:
@@ -69,21 +68,12 @@ def _operands(convolved: Node) -> list[Node]:
     return [*convolved.args[count - 2 : count]]
 
 
-def hidden_convolutions(items: Sequence[Item], seen: Set[str]) -> list[BoundSymbol]:
-    """The convolutions whose order the user does not see, if all of the trace may change theirs."""
-    if not can_run_channels_last(items):
-        return []
-    made = {one.name for item in items if read_by(item) for one in made_by(item)}
-    fixed = made.intersection(seen)
-    return [item for item in items if is_convolution(item) and not _is_seen(item, fixed)]
-
-
 def _may_run_last(item: BoundSymbol) -> bool:
-    images = [one for one in (*reads(item), *makes(item)) if isinstance(one, TensorProxy)]
-    sizes = [one for one in images if one.ndim in FORMATS]
+    images = [image for image in (*reads(item), *makes(item)) if isinstance(image, TensorProxy)]
+    sizes = [image for image in images if image.ndim in FORMATS]
     return (
         len(sizes) > 1
-        and all(one.dtype in _DTYPES.get(one.device.devicetype, ()) for one in sizes)
+        and all(image.dtype in _DTYPES.get(image.device.devicetype, ()) for image in sizes)
         and _groups(item) == 1
     )
 
@@ -91,16 +81,10 @@ def _may_run_last(item: BoundSymbol) -> bool:
 def _groups(item: BoundSymbol) -> int:
     graph = graph_of(item)
     if graph is None:
-        given = (*item.args, *item.kwargs.values())
-        return int(item.kwargs.get("groups", given[6] if len(given) > 6 else 1))
-    found = (node for node in graph.nodes if node.target in CONVOLVED)
-    return max(int(node.args[CONVOLVED[node.target][1]]) for node in found)
-
-
-def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
-    """True if the user sees its order: in its results or, for a weight's gradient, its operands."""
-    images = reads(item) if makes_weights(item) else makes(item)
-    return any(one.name in seen for one in images)
+        args = (*item.args, *item.kwargs.values())
+        return int(item.kwargs.get("groups", args[6] if len(args) > 6 else 1))
+    convolved = (node for node in graph.nodes if node.target in CONVOLVED)
+    return max(int(node.args[CONVOLVED[node.target][1]]) for node in convolved)
 
 
 def graph_of(item: BoundSymbol) -> Graph | None:

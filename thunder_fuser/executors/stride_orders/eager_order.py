@@ -26,23 +26,27 @@ from thunder.core.proxies import TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.record.result_orders import origins
 from thunder_fuser.executors.regions.plan import Plan, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
-    FORMATS,
     can_run_channels_last,
-    hidden_convolutions,
     is_convolution,
     makes_weights,
 )
+from thunder_fuser.executors.stride_orders.orders import FORMATS, origins
 from thunder_fuser.executors.stride_orders.simulate import (
     Values,
     arguments_of,
     results_of,
     value_of,
 )
-from thunder_fuser.executors.stride_orders.visible import IN_ORDER, deciding, visible_results
+from thunder_fuser.executors.stride_orders.visible import (
+    IN_ORDER,
+    convolutions_of,
+    deciding,
+    hidden_convolutions,
+    visible_results,
+)
 from thunder_fuser.functions.kernels import kernel
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
@@ -63,41 +67,41 @@ class _Image:
     steps: tuple[tuple[Item, RegionMemory], ...]
     models: tuple[TensorProxy, ...]
 
-    def strides(self, given: Sequence[Strides]) -> Strides | None:
+    def strides(self, strides_of_models: Sequence[Strides]) -> Strides | None:
         """Its strides in eager torch, for models with these; None if meta tensors cannot tell."""
         values: Values = {
-            one.name: value_of(one).as_strided(one._shape, strides)
-            for one, strides in zip(self.models, given, strict=True)
+            model.name: value_of(model).as_strided(model._shape, strides)
+            for model, strides in zip(self.models, strides_of_models, strict=True)
         }
         try:
             for item, memory in self.steps:
                 values |= _made(item, memory, values)
         except (RuntimeError, NotImplementedError):  # from operations that need memory
             return None
-        found: Strides = values[self.proxy.name].stride()
-        return found
+        strides: Strides = values[self.proxy.name].stride()
+        return strides
 
     def is_row_major(self, arguments: Values) -> bool:
         """True if it is row-major in eager torch, for these arguments."""
-        given = [arguments.get(one.name, value_of(one)).stride() for one in self.models]
-        return self.strides(given) == contiguous_strides(self.proxy._shape)
+        strides = [arguments.get(model.name, value_of(model)).stride() for model in self.models]
+        return self.strides(strides) == contiguous_strides(self.proxy._shape)
 
 
 def copy_to_eager_order(plan: Plan) -> Plan:
     """Copies visible images to eager's order where that frees enough convolutions to change it."""
-    found = [*_images(plan)] if can_run_channels_last(plan.items) else []
-    if not found:
+    candidates = [*_images(plan)] if can_run_channels_last(convolutions_of(plan.items)) else []
+    if not candidates:
         return plan
     arguments = arguments_of(plan.trace)
-    images = {image.proxy.name: image for image in found if image.is_row_major(arguments)}
+    images = {image.proxy.name: image for image in candidates if image.is_row_major(arguments)}
     for name in _worth(plan, images):
         plan = _with_copy(plan, images[name])
     return plan
 
 
 def _worth(plan: Plan, images: Mapping[str, _Image]) -> list[str]:
-    """The names of the images whose copies pay: together they free MIN_GAIN convolutions to change
-    their order, and each of them at least one."""
+    """The images to copy: together they let MIN_GAIN convolutions change their order, and each lets
+    at least one."""
 
     def changed(copied: Set[str]) -> int:
         return len(hidden_convolutions(plan.items, visible_results(plan, copied)))
@@ -122,25 +126,25 @@ def _images(plan: Plan) -> Iterator[_Image]:
     }  # fmt: skip
     convolved = set[str]()
     for item in plan.items:
-        made = _made_of_images(item, convolved)
-        convolved |= made
-        for one in made_by(item) if _makes_memory(item) else ():
-            if one.name in made & returned.keys():
-                image = _image(plan, item, returned[one.name])
+        ordered = _made_of_images(item, convolved)
+        convolved |= ordered
+        for proxy in made_by(item) if _makes_memory(item) else ():
+            if proxy.name in ordered & returned.keys():
+                image = _image(plan, item, returned[proxy.name])
                 if image is not None:
                     yield image
 
 
 def _made_of_images(item: Item, images: Set[str]) -> Set[str]:
     """The results of an item that may have the order of such images."""
-    names = {one.name for one in made_by(item)}
+    names = {proxy.name for proxy in made_by(item)}
     if isinstance(item, Region):
-        found = origins(item.leaves, item.inputs)
-        return {name for name in names if not images.isdisjoint(found[name])}
+        sources = origins(item.leaves, item.inputs)
+        return {name for name in names if not images.isdisjoint(sources[name])}
     if is_convolution(item):
         return set() if makes_weights(item) else names
-    reads_one = not images.isdisjoint(one.name for one in read_by(item))
-    return names if reads_one and not is_product(item) else set()
+    reads_image = not images.isdisjoint(proxy.name for proxy in read_by(item))
+    return names if reads_image and not is_product(item) else set()
 
 
 def _makes_memory(item: Item) -> bool:
@@ -151,17 +155,17 @@ def _makes_memory(item: Item) -> bool:
 def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     """The image; None if it is unknown what decides its order, or if the backward lacks that."""
     items, names = plan.items, deciding(plan.items, {proxy.name})
-    given = {one.name: one for item in items if _unpacks(item) for one in made_by(item)}
+    arguments = {proxy.name: proxy for item in items if _unpacks(item) for proxy in made_by(item)}
     parts = tuple(
         item for item in items
-        if any(one.name in names for one in made_by(item)) and _decides(item)
+        if any(proxy.name in names for proxy in made_by(item)) and _decides(item)
     )  # fmt: skip
-    read = {one.name for item in items if _is_backward(item) for one in read_by(item)}
-    kept = read if _is_backward(maker) else given.keys()
-    models = [one for name, one in given.items() if name in names and _is_image(one)]
-    proxies = [one for part in parts for one in (*read_by(part), *made_by(part))]
+    read = {proxy.name for item in items if _is_backward(item) for proxy in read_by(item)}
+    kept = read if _is_backward(maker) else arguments.keys()
+    models = [proxy for name, proxy in arguments.items() if name in names and _is_image(proxy)]
+    proxies = [proxy for part in parts for proxy in (*read_by(part), *made_by(part))]
     known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
-    if not known or not all(one.name in kept for one in models):
+    if not known or not all(proxy.name in kept for proxy in models):
         return None
     steps = tuple((part, plan.memory.of(part)) for part in parts)
     return _Image(proxy, maker, steps, tuple(models))
@@ -207,11 +211,11 @@ def _made(item: Item, memory: RegionMemory, values: Values) -> Values:
     """The results of an item as meta tensors; unknown operands count as contiguous."""
     for proxy in read_by(item):
         values.setdefault(proxy.name, value_of(proxy))
-    found = results_of(item, memory, values)
-    names = [one.name for one in made_by(item)]
-    if len(found) != len(names):
+    results = results_of(item, memory, values)
+    names = [proxy.name for proxy in made_by(item)]
+    if len(results) != len(names):
         raise NotImplementedError(f"the op that makes {', '.join(names)} needs memory")
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, results, strict=True))
 
 
 # ---------------------------------------------------------------------------------- the copies
@@ -244,9 +248,9 @@ def _is_pointwise(region: Region) -> bool:
 
 def _copy(trace: TraceCtx, image: _Image) -> BoundSymbol:
     with tracectx(trace):
-        made = TensorProxy(like=image.proxy)
-    symbol = kernel(f"{IN_ORDER}{image.proxy.name}", _in_order(image), lambda *tensors: made)
-    bsym = symbol.bind(image.proxy, *image.models, output=made)
+        copied = TensorProxy(like=image.proxy)
+    symbol = kernel(f"{IN_ORDER}{image.proxy.name}", _in_order(image), lambda *tensors: copied)
+    bsym = symbol.bind(image.proxy, *image.models, output=copied)
     if _is_backward(image.maker):
         bsym.tags.add(BoundSymbolTag.BACKWARD)
     return bsym
@@ -256,13 +260,13 @@ def _in_order(image: _Image) -> Callable[..., torch.Tensor]:
     row_major = contiguous_strides(image.proxy._shape)
 
     @lru_cache(maxsize=256)
-    def strides(*given: Strides) -> Strides:
-        return image.strides(given) or row_major
+    def strides(*strides_of_models: Strides) -> Strides:
+        return image.strides(strides_of_models) or row_major
 
-    def call(made: torch.Tensor, *models: torch.Tensor) -> torch.Tensor:
-        wanted = strides(*(one.stride() for one in models))
-        if made.stride() == wanted:
-            return made
-        return made.new_empty_strided(made.shape, wanted).copy_(made)
+    def call(image: torch.Tensor, *models: torch.Tensor) -> torch.Tensor:
+        wanted = strides(*(model.stride() for model in models))
+        if image.stride() == wanted:
+            return image
+        return image.new_empty_strided(image.shape, wanted).copy_(image)
 
     return call

@@ -26,11 +26,11 @@ from thunder_fuser.executors.record.torch_function import view_function, views_f
 from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region, only
 from thunder_fuser.executors.stride_orders.convolutions import (
-    FORMATS,
     is_changed,
     is_convolution,
     order_operands,
 )
+from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last
 from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.executors.support.dtypes import data_type
 from thunder_fuser.functions import attention
@@ -138,7 +138,8 @@ def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
             or any(_is_channels_last(values[operand.name]) for operand in order_operands(bsym))
         )
         made = tree_iter(function(*args, **kwargs))
-        yield from map(_as_channels_last, made) if is_last else made
+        for value in made:
+            yield channels_last(value) if is_last and isinstance(value, torch.Tensor) else value
 
 
 def _is_channels_last(value: Any) -> bool:
@@ -146,11 +147,6 @@ def _is_channels_last(value: Any) -> bool:
     last, but torch forgets this on the meta device."""
     layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
     return bool(layout and value.is_contiguous(memory_format=layout) and not value.is_contiguous())
-
-
-def _as_channels_last(value: Any) -> Any:
-    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
-    return value.contiguous(memory_format=layout) if layout else value
 
 
 def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan -> the results whose strides the user sees; for all others any order will do.
+"""The results of a plan whose strides the user sees; for all others any order will do.
 
     a = fusion0(x); b = linear(a, w); c, d = fusion1(b); e = sort(d); return c, e
 ->  visible: c and e; d, for sort may pass on its strides; b; not a, for a product is contiguous
@@ -8,40 +8,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.record.result_orders import origins
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.regions.region import Item, Region, read_by
+from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
     can_run_channels_last,
     is_convolution,
     makes_weights,
     order_operands,
 )
+from thunder_fuser.executors.stride_orders.orders import origins
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.proxies import is_product, makes, parts
+from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
 IN_ORDER = "image_in_order_of_"  # the prefix of names of copies in eager's stride order
 VIEW = "torch.Tensor.view"
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
 
-def find_visible_results(plan: Plan) -> Plan:
-    """Notes the values whose strides the user sees."""
-    return replace(plan, memory=replace(plan.memory, visible=frozenset(visible_results(plan))))
-
-
 def visible_results(plan: Plan, copied: Set[str] = frozenset()) -> set[str]:
-    """The names of the results whose strides the user sees, and of the values that these may get
-    their strides from.
+    """The values whose strides the user sees: results, and what these may get their strides from.
 
-    So are those of tensors written in place through a reshape. copied: names of results that the
-    user gets as copies.
+    Tensors that are written in place through a reshape count too. copied: the results that the user
+    gets as copies.
     """
     returned = {proxy.name for proxy in plan.returned}
     return deciding(plan.items, written_views(plan.flow) | (returned - copied))
@@ -63,7 +56,7 @@ def reshapes(ops: Sequence[Op]) -> list[Op]:
 
 def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
     """The names, and those of the values that they may get their strides from."""
-    visible, are_last = {*names}, can_run_channels_last(items)
+    visible, are_last = {*names}, can_run_channels_last(convolutions_of(items))
     for item in reversed(items):
         if isinstance(item, Region):
             found = origins(item.leaves, item.inputs)
@@ -83,3 +76,27 @@ def _passes_on(item: BoundSymbol, visible: Set[str]) -> bool:
     if is_product(item) or item.sym.name.startswith(IN_ORDER):
         return False
     return not all(one.sym.id in _LOOKUPS for one in parts(item))
+
+
+# ----------------------------------------------------------------------------------- convolutions
+
+
+def convolutions_of(items: Sequence[Item]) -> list[BoundSymbol]:
+    """The convolutions among the items, and the parts of their gradients."""
+    return [item for item in items if is_convolution(item)]
+
+
+def hidden_convolutions(items: Sequence[Item], visible: Set[str]) -> list[BoundSymbol]:
+    """The convolutions whose order the user does not see, if all of the trace may change theirs."""
+    convolutions = convolutions_of(items)
+    if not can_run_channels_last(convolutions):
+        return []
+    computed = {proxy.name for item in items if read_by(item) for proxy in made_by(item)}
+    fixed = computed.intersection(visible)
+    return [item for item in convolutions if not _is_visible(item, fixed)]
+
+
+def _is_visible(item: BoundSymbol, visible: Set[str]) -> bool:
+    """True if the user sees its order: in its results or, for a weight's gradient, its operands."""
+    images = reads(item) if makes_weights(item) else makes(item)
+    return any(proxy.name in visible for proxy in images)

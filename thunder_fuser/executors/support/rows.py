@@ -144,8 +144,10 @@ def needs_tensor(tensors: Sequence[TensorProxy]) -> Reject | None:
 
 
 def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) -> Reject | None:
-    """Raises DefinitionError if Thunder's gradient is wrong: that of a 0-dim tensor that multiplied
-    a larger one must be summed first, and Thunder did not."""
+    """Raises DefinitionError for a gradient that Thunder did not sum.
+
+    A 0-dim tensor that multiplied a larger one has the sum of that one's gradient.
+    """
     if len(dims) == a.ndim:
         return check_shape(shape)
     if all(size == 1 for size in a._shape):
@@ -206,16 +208,19 @@ def _check_divisor(a: Any, b: Any) -> Reject | None:
     return None if known else Reject("division of integers by a value that may be 0: torch raises")
 
 
+_EMPTY = Reject("amax, amin, argmax or argmin over an empty dimension")
+
+
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
     """Refuses an empty axis, for which torch raises."""
     empty = bool(a.ndim) and any(a._shape[dim] == 0 for dim in dims)
-    return Reject("extremum over an empty axis") if empty else None
+    return _EMPTY if empty else None
 
 
 def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
     if not a.ndim:
         return Reject("argmax or argmin of a 0-dim tensor")
-    return Reject("extremum over an empty axis") if 0 in a._shape else None
+    return _EMPTY if 0 in a._shape else None
 
 
 def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:

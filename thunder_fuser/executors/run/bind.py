@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan -> the fused trace: each region becomes one bound symbol that calls it.
+
+    Region(t1: mul, exp -> t3)  ->  [t3] = thunderFusion0(t1)
+    Region(t3: transpose -> t4) ->  [t4] = fuserViews0(t3)       launches nothing: it is no fusion
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
+
+from thunder_fuser.executors.regions.comments import Comments
+from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, RegionMemory
+from thunder_fuser.executors.regions.region import Item, Region
+from thunder_fuser.executors.run.region_callable import RegionCallable, bind_callable
+from thunder_fuser.options import Value, option
+from thunder_fuser.rematerialization.apply import Recomputation
+from thunder_fuser.trace.proxies import makes, reads
+
+_VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools know them
+
+
+def bind_plan(
+    plan: Plan, recomputation: Recomputation | None, options: Mapping[str, Value]
+) -> TraceCtx:
+    """The trace with the regions of a plan as bound symbols. options: those of thunder.jit."""
+    if recomputation is not None:  # a recomputed value must have the bits of the forward's
+        options = {"repeatable": True, **options}
+    executor, comments = plan.options.executor, Comments(recomputation)
+    total = sum(not region.makes_views for region in plan.regions)
+    bind = partial(bind_region, executor=executor, options=options, total=total)
+    fusions, views = count(), count()
+
+    def bound(item: Item) -> BoundSymbol:
+        if not isinstance(item, Region):
+            return item
+        if item.makes_views:
+            return bind(item, next(views))
+        memory, comment = plan.memory.of(item), comments.of(item)
+        return bind(item, next(fusions), memory=memory, comment=comment)
+
+    fused = from_trace(plan.trace)
+    fused.bound_symbols = [*map(bound, plan.items)]
+    _tag_backward(fused.bound_symbols)
+    number = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
+    fused.set_provenance(TraceProvenance(f"Fusion by {executor.name}: {number} fusions"))
+    return fused
+
+
+def bind_region(
+    region: Region,
+    number: int,
+    executor: Any,
+    options: Mapping[str, Value],
+    *,
+    memory: RegionMemory = NO_MEMORY,
+    comment: str = "",
+    total: int = 0,
+) -> BoundSymbol:
+    """The bound symbol of a region, with a comment above it.
+
+    number: among the fusions, or among the views; Thunder reads it back out of the name. executor:
+    the ThunderFuser that owns the symbol and compiles it. total: of fusions, if it is known.
+    """
+    prefix = str(options.get("name_prefix") or option("name_prefix"))
+    name = f"{_VIEWS if region.makes_views else prefix}{number}"
+    place = f"compiling {number + 1} of {total}" if total else name
+    call = RegionCallable(name, region, memory, executor.compile_region, options, place=place)
+    symbol = Symbol(
+        name, call.meta, is_fusion=not region.makes_views, executor=executor,
+        _bind_postprocess=bind_callable,
+    )  # fmt: skip
+    outputs = [*region.outputs]
+    bsym = BoundSymbol(symbol, region.inputs, {}, outputs, region.leaves, header=comment)
+    bind_callable(bsym)
+    if region.is_backward:
+        bsym.tags.add(BoundSymbolTag.BACKWARD)
+    return bsym
+
+
+def _tag_backward(bsyms: Sequence[BoundSymbol]) -> None:
+    """Tags what reads gradients, as Thunder does: our passes make bound symbols without tags. An
+    executor that fuses after us joins what has no tag to the forward.
+    """
+    names: set[str] = set()
+    for bsym in bsyms[:-1]:
+        if BoundSymbolTag.BACKWARD in bsym.tags or any(read.name in names for read in reads(bsym)):
+            bsym.tags.add(BoundSymbolTag.BACKWARD)
+            names.update(result.name for result in makes(bsym))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stride order of a region's results: that of its inputs, as in eager torch.
+
+    x: [N, C, H, W], channels last          y = mul(x, bias); z = relu(y)
+->  {x: (3, 0, 2, 1), y: (3, 0, 2, 1), z: (3, 0, 2, 1)}        (stride orders, see ir/strides.py)
+
+Without this, the next convolution would get a contiguous image, and run in another order or copy
+it. A result has the order of its first operand of the same rank, if both have the same axes. The
+results of cat and pad are contiguous, unless all operands are channels last. A view inside of a
+region has no memory yet, so results computed from it are contiguous.
+
+If the user never sees a result's strides (visible.py), its order is free: what its reader wishes
+for; else, if its operands differ, channels last if one of them is, else contiguous. Otherwise a
+transposed image in a transformer's residual stream would turn every layer's kernels into
+transposes. Channels-last images stay so through reshapes that split or merge their axes without a
+copy, as in a group norm: [N, G, C / G, H, W]. docs/stride-orders.md has all rules in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+import torch
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.analysis.part import models_of
+from thunder_fuser.executors.regions.plan import Order, RegionMemory
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.ir.strides import reshaped_order
+from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads, renamed_by
+
+Orders = Mapping[str, Order]
+
+# By the rank of images and of volumes.
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
+_ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
+_OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
+
+
+def orders_in(region: Region, memory: RegionMemory, inputs: Orders) -> Orders:
+    """The stride orders of a region's results, for inputs with these; others are contiguous."""
+    orders = result_orders(region.leaves, inputs)
+    free = result_orders(region.leaves, inputs, seen=False)
+    for name, wish in memory.hidden.items():
+        orders.pop(name, None)
+        if order := wish or free.get(name):
+            orders[name] = order
+    return {
+        name: order
+        for name, order in orders.items()
+        if name not in memory.row_major and not _is_row_major(order)
+    }
+
+
+def result_orders(
+    leaves: Sequence[BoundSymbol], inputs: Orders, *, seen: bool = True
+) -> dict[str, Order]:
+    """The stride orders of the inputs, and of the values computed from them.
+
+    inputs: without numbers, and without tensors that were expanded along an axis. seen: the orders
+    of eager torch; if False, a value whose operands differ may have another one.
+    """
+    if all(map(_is_row_major, inputs.values())):
+        return {}
+    known = dict(inputs)
+    for leaf in leaves:
+        for result in makes(leaf):
+            orders = _orders_of(leaf, result, known, seen)
+            if orders:
+                known[result.name] = orders[0] if seen else _order_of_any(orders)
+    return known
+
+
+def origins(leaves: Sequence[BoundSymbol], inputs: Sequence[Proxy]) -> Mapping[str, Set[str]]:
+    """{a value's name: the names of the inputs whose order it may have}"""
+    origins: dict[str, set[str]] = {proxy.name: {proxy.name} for proxy in inputs}
+    for leaf in leaves:
+        for result in makes(leaf):
+            models = _models(leaf, result)
+            origins[result.name] = set().union(*(origins.get(p.name, ()) for p in models))
+    return origins
+
+
+# ------------------------------------------------------------------------------------ single orders
+
+
+def row_major(rank: int) -> Order:
+    """The order of a contiguous tensor."""
+    return tuple(range(rank)[::-1])
+
+
+def _is_row_major(order: Order) -> bool:
+    return order == row_major(len(order))
+
+
+def _is_last(order: Order) -> bool:
+    """True for channels-last images and volumes: axis 1 is the innermost."""
+    rank = len(order)
+    return rank > 3 and order == (rank - 1, 0, *range(rank - 2, 0, -1))
+
+
+def format_of(order: Order) -> torch.memory_format | None:
+    """Torch's name of an order; None if it has none."""
+    if _is_last(order):
+        return FORMATS.get(len(order))
+    return torch.contiguous_format if _is_row_major(order) else None
+
+
+def channels_last(image: torch.Tensor) -> torch.Tensor:
+    """The image in channels-last order: itself if it is so already, or no image."""
+    form = FORMATS.get(image.ndim)
+    return image if form is None else image.contiguous(memory_format=form)
+
+
+# ----------------------------------------------------------------------------- of one primitive
+
+
+def _order_of_any(orders: Sequence[Order]) -> Order:
+    """The order of a result whose operands may have different ones."""
+    if len(set(orders)) == 1:
+        return orders[0]
+    return next(filter(_is_last, orders), row_major(len(orders[0])))
+
+
+def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> Sequence[Order]:
+    """The orders that a result may have, those of its operands; eager torch takes the first."""
+    if not isinstance(result, TensorProxy):
+        return []
+    if leaf.sym.id is PrimIDs.STRIDE_ORDER:
+        return [tuple(leaf.args[1])]
+    if leaf.sym.id is PrimIDs.RESHAPE and not seen:
+        return [*_through_reshape(leaf.args[0], result, known)]
+    orders = [known.get(model.name, ()) for model in _models(leaf, result)]
+    if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not all(map(_is_last, orders)):
+        return []
+    return [*filter(None, orders)]
+
+
+def _through_reshape(
+    operand: TensorProxy, result: TensorProxy, known: Orders
+) -> Iterator[Order]:
+    """The order of the reshaped operand, if it is channels last before or after; else nothing."""
+    if operand.name in known:
+        before = known[operand.name]
+        after = reshaped_order(before, operand._shape, result._shape)
+        if after is not None and (_is_last(before) or _is_last(after)):
+            yield after
+
+
+def _models(leaf: BoundSymbol, result: Proxy) -> Sequence[Proxy]:
+    """The operands whose order a result may have."""
+    if leaf.sym.id in _OF_OTHER_AXES or not isinstance(result, TensorProxy):
+        return []
+    if leaf.sym.id in COPIES:
+        return reads(leaf)[1:]
+    if leaf.sym.id in FENCES:
+        return [old for old, renamed in renamed_by(leaf) if renamed.name == result.name]
+    tensors = [proxy for proxy in reads(leaf) if isinstance(proxy, TensorProxy)]
+    tensors = [tensor for tensor in tensors if tensor.ndim == result.ndim > 1]
+    if leaf.sym.id in _OTHER_SIZES:
+        return tensors
+    return [*models_of(((tensor, tensor._shape) for tensor in tensors), result._shape)]
