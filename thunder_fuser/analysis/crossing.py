@@ -53,7 +53,7 @@ class Crossing:
                 axes = [leaf for axis in whole.memory_axes(name) for leaf in self._leaves(axis)]
                 if axes:
                     self._lying[name] = Lying(axes[-1], frozenset(axes), view.dtype.bytes)
-        self.is_mixed = len({one.fast for one in self._lying.values()}) > 1
+        self.is_mixed = len({layout.fast for layout in self._lying.values()}) > 1
 
     def price(self, moved: Mapping[str, int], patterns: Iterable[Pattern]) -> int:
         """The bytes of sectors that a kernel with reductions moves in vain, if it moves so many
@@ -68,27 +68,28 @@ class Crossing:
         if len(weights) < 2:
             return 0
         along = max(weights, key=lambda axis: weights[axis])
-        reduced = {leaf for one in patterns for axis in one.reduced for leaf in self._leaves(axis)}
+        axes = {axis for pattern in patterns for axis in pattern.reduced}
+        reduced = {leaf for axis in axes for leaf in self._leaves(axis)}
         is_row = along in reduced
         return sum(self.in_vain(name, size, along, is_row) for name, size in moved.items())
 
     def in_vain(self, name: str, size: int, axis: str, is_row: bool) -> int:
         """The same for one value, if threads side by side are at neighbours along an axis. is_row:
         that axis is reduced, so other blocks read the rest of their sectors."""
-        one, along = self._lying.get(name), self._leaves(axis)[-1]
-        if one is None or one.fast == along or along not in one.axes:
+        layout, along = self._lying.get(name), self._leaves(axis)[-1]
+        if layout is None or layout.fast == along or along not in layout.axes:
             return 0
-        sector = SECTOR // one.itemsize
+        sector = SECTOR // layout.itemsize
         if self._extents[along].value * sector <= WARP:
             return 0
-        times = min(sector if is_row else CACHED // one.itemsize, self._extents[one.fast].value)
-        return size * max(times - 1, 0)
+        fetched = sector if is_row else CACHED // layout.itemsize
+        return size * max(min(fetched, self._extents[layout.fast].value) - 1, 0)
 
     def _leaves(self, axis: str) -> list[str]:
         """The axis, or the pieces that reshapes make of it, slowest first."""
-        found = [axis]
+        pieces = [axis]
         for _ in self._pieces:  # each is taken apart once at most
-            if self._pieces.keys().isdisjoint(found):
+            if self._pieces.keys().isdisjoint(pieces):
                 break
-            found = [part for one in found for part in self._pieces.get(one, (one,))]
-        return found
+            pieces = [part for piece in pieces for part in self._pieces.get(piece, (piece,))]
+        return pieces

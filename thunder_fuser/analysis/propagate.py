@@ -52,18 +52,18 @@ Facts = Iterator[Same | Whole]
 
 def mesh_of(fusion: Fusion) -> Mesh | None:
     """The mesh of a fusion; None if it has none. MeshError if an argument lacks it."""
-    found = {view.mesh: name for name, view in fusion.tensors.items() if view.mesh is not None}
-    if len(found) > 1:
-        listed = ", ".join(f"{name} on {mesh}" for mesh, name in found.items())
+    meshes = {view.mesh: name for name, view in fusion.tensors.items() if view.mesh is not None}
+    if len(meshes) > 1:
+        listed = ", ".join(f"{name} on {mesh}" for mesh, name in meshes.items())
         raise MeshError("tensors", expected="one mesh", got=listed)
-    if not found:
+    if not meshes:
         return None
-    (mesh,) = found
+    (mesh,) = meshes
     for name in fusion.inputs:
         view = fusion.tensors[name]
         if view.shape and view.mesh is None:
             raise MeshError(
-                f"argument {name}", expected=f"the mesh {mesh}, as {found[mesh]} has", got="none",
+                f"argument {name}", expected=f"the mesh {mesh}, as {meshes[mesh]} has", got="none",
                 do="call set_device_mesh, which is enough for a tensor that is whole everywhere",
             )  # fmt: skip
     return mesh
@@ -77,16 +77,16 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
     mesh, classes = mesh_of(fusion), _Classes(fusion)
     tensors = {name: without_broadcasts(view) for name, view in fusion.tensors.items()}
     facts = [(expr, list(facts_of(expr, tensors))) for expr in fusion.exprs]
-    for expr, found in facts:
-        for fact in found:
+    for expr, expr_facts in facts:
+        for fact in expr_facts:
             if isinstance(fact, Same):
                 classes.join(fact.first, fact.second, expr)
     spread = {
         name: tuple(classes.on((name, at)) for at in range(len(view.shape)))
         for name, view in fusion.tensors.items()
     }
-    for expr, found in facts:
-        for fact in found:
+    for expr, expr_facts in facts:
+        for fact in expr_facts:
             if isinstance(fact, Whole):
                 name, at = fact.node
                 _check_whole(expr, fusion.tensors[name], at, spread[name][at])
@@ -100,25 +100,25 @@ class _Classes:
 
     def __init__(self, fusion: Fusion) -> None:
         self._classes: UnionFind[Node] = UnionFind()
-        self._given: dict[Node, On] = {}
+        self._shardings: dict[Node, On] = {}
         for name, view in fusion.tensors.items():
             if view.mesh is None:
                 continue
             spread = shards(view)
             # A result with a mesh but no sharding takes the propagated one.
             if name in fusion.inputs or any(spread):
-                self._given |= {(name, at): on for at, on in enumerate(spread)}
+                self._shardings |= {(name, at): on for at, on in enumerate(spread)}
 
     def on(self, node: Node) -> On:
         """The dimensions of the mesh that an axis is spread over."""
-        return self._given.get(self._classes.find(node), ())
+        return self._shardings.get(self._classes.find(node), ())
 
     def join(self, a: Node, b: Node, expr: OpRecord) -> None:
         """Joins two classes; CommunicationError if their shardings differ."""
         first, second = self._classes.find(a), self._classes.find(b)
         if first == second:
             return
-        ours, theirs = self._given.get(first), self._given.get(second)
+        ours, theirs = self._shardings.get(first), self._shardings.get(second)
         if ours is not None and theirs is not None and ours != theirs:
             raise CommunicationError(
                 record_text(expr),
@@ -128,7 +128,7 @@ class _Classes:
             )
         self._classes.join(first, second)
         if ours is None and theirs is not None:
-            self._given[first] = theirs
+            self._shardings[first] = theirs
 
 
 def _words(on: On) -> str:
@@ -143,15 +143,16 @@ def _check_whole(expr: OpRecord, view: TensorView, at: int, on: On) -> None:
         )  # fmt: skip
 
 
-def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh | None) -> None:
+def _check_result(expr: OpRecord, view: TensorView, sharding: Sharding, mesh: Mesh | None) -> None:
     """A tensor has each dimension of the mesh at most once, and parts of equal size."""
-    used = sum(found, ())
+    used = sum(sharding, ())
     if len(set(used)) != len(used):
         raise CommunicationError(
             record_text(expr), expected="at most one axis for each dimension of the mesh",
-            got=f"{view} with {', '.join(map(_words, found))}", do="redistribute an operand first",
+            do="redistribute an operand first",
+            got=f"{view} with {', '.join(map(_words, sharding))}",
         )  # fmt: skip
-    for at, on in enumerate(found):
+    for at, on in enumerate(sharding):
         devices = prod(mesh.size(kind) for kind in on) if mesh is not None else 1
         if view.sizes[at] % devices:
             raise CommunicationError(
@@ -269,6 +270,6 @@ def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
     if right > 1:
         yield Same((out, rank - 1), (b, other))
         yield from (Same((out, rank - 1), (c, 0)) for c in names[2:] if _rank(tensors, c))
-    for name, own in ((a, left), (b, right)):
-        for back in range(3, own + 1):
-            yield from _read(tensors, out, (name, own - back), symbol(str(rank - back)))
+    for name, operand_rank in ((a, left), (b, right)):
+        for back in range(3, operand_rank + 1):
+            yield from _read(tensors, out, (name, operand_rank - back), symbol(str(rank - back)))

@@ -68,15 +68,15 @@ def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
     """Runs the passes in order. The result of each one is verified; an error names the pass."""
     fusion = verify(fusion, after="specialise")
     left_out = LOOK_AROUND if options.repeatable else REPEATABLE_ONLY
-    for one in (one for one in PRESEGMENT if one not in left_out):
-        fusion = _verified(one.__name__, fusion, one(fusion))
+    for run in (run for run in PRESEGMENT if run not in left_out):
+        fusion = _verified(run.__name__, fusion, run(fusion))
     return fusion
 
 
 def run_target_passes(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """Runs the passes that depend on the target, after the others."""
-    for one in FOR_A_TARGET:
-        fusion = _verified(one.__name__, fusion, one(fusion, target, options))
+    for run in FOR_A_TARGET:
+        fusion = _verified(run.__name__, fusion, run(fusion, target, options))
     return fusion
 
 

@@ -27,8 +27,8 @@ from thunder_fuser.presegment.specialise import strided
 
 def laid_out(fusion: Fusion) -> list[str]:
     """The tensors whose layouts the definition sets."""
-    found = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
-    return list(dict.fromkeys(found))
+    names = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
+    return list(dict.fromkeys(names))
 
 
 def lay_out(fusion: Fusion) -> Fusion:
@@ -52,9 +52,9 @@ def on_storage(
         else:
             yield rename(record, stands)
             for name in (name for name in record.outputs if name in domains):
-                made = _intermediate(name, domains[name], name in results)
-                yield from made.records
-                stands[name] = made.last
+                stored = _intermediate(name, domains[name], name in results)
+                yield from stored.records
+                stands[name] = stored.last
 
 
 def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
@@ -64,9 +64,9 @@ def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
     (name,) = record.outputs
     shape = [axis.extent for axis in domain.no_reductions]
     sizes = tuple(size.value for size in binding.allocation_sizes(domain, shape))
-    given = strided(record, sizes, record.attr("strides"))
+    storage = strided(record, sizes, record.attr("strides"))
     logical = from_storage(domain, Chain(f"{name}.storage", "from"))
-    return [replace(given, outputs=(f"{name}.storage",)), *logical.named(name)]
+    return [replace(storage, outputs=(f"{name}.storage",)), *logical.named(name)]
 
 
 def _output(

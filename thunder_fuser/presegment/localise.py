@@ -54,7 +54,7 @@ class _Localiser:
 
     def __init__(self, fusion: Fusion, mesh: Mesh, placed: Placed) -> None:
         self.fusion, self.mesh, self.placed = fusion, mesh, placed
-        self.spread = {name: one.axes for name, one in placed.places.items()}
+        self.spread = {name: placement.axes for name, placement in placed.places.items()}
 
     def records(self) -> Iterator[OpRecord]:
         yield from self._coordinates()
@@ -74,11 +74,11 @@ class _Localiser:
 
     def _coordinates(self) -> Iterator[OpRecord]:
         """A scalar for each dimension along which tensors are cut, or iota or random ones are."""
-        made = [r for r in self.placed.definition if r.op in _PLACED]
-        used = {kind for r in made for on in self.spread[r.outputs[0]] for kind in on}
+        generators = [r for r in self.placed.definition if r.op in _PLACED]
+        used = {kind for r in generators for on in self.spread[r.outputs[0]] for kind in on}
         moved = (r for r in self.placed.definition if r.op == "redistribute")
         used |= {step.on for r in moved for step in self._steps(r) if step.op == "cut"}
-        for kind in sorted(used, key=lambda one: one.value):
+        for kind in sorted(used, key=lambda dimension: dimension.value):
             attrs = (("dtype", DataType.Int), ("coordinate", (self.mesh.nested, kind.value)))
             yield OpRecord("define_scalar", (), (_coordinate(kind),), attrs)
 

@@ -36,11 +36,11 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
     return fusion if tuple(records) == fusion.definition else define(tuple(records))
 
 
-def expand(fusion: Fusion, made: Mapping[OpRecord, Iterable[OpRecord]]) -> Fusion:
+def expand(fusion: Fusion, replacements: Mapping[OpRecord, Iterable[OpRecord]]) -> Fusion:
     """The fusion with some records replaced by others; the same Fusion if none is."""
-    if not made:
+    if not replacements:
         return fusion
-    return define(tuple(new for old in fusion.definition for new in made.get(old, (old,))))
+    return define(tuple(new for old in fusion.definition for new in replacements.get(old, (old,))))
 
 
 def with_attrs(record: OpRecord, **new: AttrValue) -> OpRecord:
@@ -63,9 +63,9 @@ class Chain:
 
     def add(self, op: str, *more: Operand, **attrs: AttrValue) -> None:
         """Adds a record; `more`: operands after the first."""
-        made = f"{self._prefix}{len(self.records)}"
-        self.records.append(OpRecord(op, (self.last, *more), (made,), tuple(attrs.items())))
-        self.last = made
+        result = f"{self._prefix}{len(self.records)}"
+        self.records.append(OpRecord(op, (self.last, *more), (result,), tuple(attrs.items())))
+        self.last = result
 
     def named(self, name: str) -> list[OpRecord]:
         """The records, with `name` as the last one's result."""

@@ -128,8 +128,8 @@ def _may_stand_for(name: str, known: Mapping[str, Number], fusion: Fusion) -> bo
         ]  # fmt: skip
         plain = [number if o == name else v for o, v in zip(record.inputs, views, strict=True)]
         types = types_of(record, plain)
-        into = [one for o, one in zip((*record.inputs, ""), types, strict=True) if o == name]
-        if types != types_of(record, views) or not all(fits(value, one) for one in into):
+        into = [wanted for o, wanted in zip((*record.inputs, ""), types, strict=True) if o == name]
+        if types != types_of(record, views) or not all(fits(value, wanted) for wanted in into):
             return False
     return True
 
@@ -145,7 +145,7 @@ def remove_empty(fusion: Fusion) -> Fusion:
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         name, named = record.outputs[0], names_of(record)
-        empty = {one for one in named if _is_empty(one, fusion)}
+        empty = {operand for operand in named if _is_empty(operand, fusion)}
         if not empty or _is_empty(name, fusion):
             return record
         if record.op == "pad":
@@ -154,7 +154,7 @@ def remove_empty(fusion: Fusion) -> Fusion:
             return replace(record, op="full", inputs=(value,), attrs=attrs)
         if record.op != "cat":
             return record
-        kept = tuple(one for one in record.inputs if one not in empty)
+        kept = tuple(operand for operand in record.inputs if operand not in empty)
         if len(kept) > 1:
             return replace(record, inputs=kept)
         is_result = name in fusion.results
@@ -306,5 +306,5 @@ def remove_dead(fusion: Fusion) -> Fusion:
 def _read_names(record: OpRecord) -> set[str]:
     """Every value that a record reads, in operands and in shapes."""
     sizes = [value for key, value in record.attrs if key in NAMED_ATTRS]
-    flat = [item for one in sizes for item in (one if isinstance(one, tuple) else (one,))]
+    flat = [item for size in sizes for item in (size if isinstance(size, tuple) else (size,))]
     return {word for word in (*record.inputs, *flat) if isinstance(word, str)}
