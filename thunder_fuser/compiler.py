@@ -41,7 +41,7 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
-from thunder_fuser.schedule.given import Given, given_schedule
+from thunder_fuser.schedule.given import ScheduleSource, given_schedule
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.segment.canonical import canonical
@@ -261,7 +261,7 @@ def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[s
 
 @stage("schedule")
 def schedule(
-    one: Segment, alignment: dict[str, int], given: Given | None = None
+    one: Segment, alignment: dict[str, int], given: ScheduleSource | None = None
 ) -> ScheduledFusion | None:
     """The segment's schedule, with canonical names; None if torch runs the segment.
 

@@ -35,7 +35,7 @@ from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.schedule.given import Given
+from thunder_fuser.schedule.given import ScheduleSource
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
@@ -47,7 +47,7 @@ class FusionDefinition(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._entry: FusionEntry | None = None
-        self._schedules: dict[int | str, Given] = {}
+        self._schedules: dict[int | str, ScheduleSource] = {}
 
     def __enter__(self) -> FusionDefinition:
         return self
@@ -107,7 +107,7 @@ class FusionDefinition(Recorder):
         inputs: Sequence[Any],
         *,
         target: str | Target | None = None,
-        schedules: Mapping[int | str, Given] | None = None,
+        schedules: Mapping[int | str, ScheduleSource] | None = None,
         device: Any = None,
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
@@ -142,7 +142,7 @@ class FusionDefinition(Recorder):
             lambda: entry.execute(flat, on, given),
         )
 
-    def schedule(self, segment: int | str, given: Given | None) -> None:
+    def schedule(self, segment: int | str, given: ScheduleSource | None) -> None:
         """Schedules a segment from now on by a text or by a function of a Schedule; None restores
         the scheduler's own. A function is compared by identity, and runs when a kernel compiles."""
         if not isinstance(segment, (int, str)):
@@ -152,7 +152,7 @@ class FusionDefinition(Recorder):
         if given is not None:
             self._schedules[segment] = _checked_schedule(segment, given)
 
-    def _scheduled(self, schedules: Mapping[int | str, Given] | None = None) -> Schedules:
+    def _scheduled(self, schedules: Mapping[int | str, ScheduleSource] | None = None) -> Schedules:
         if not isinstance(schedules, Mapping | None):
             expected = "{segment: a text or a function}"
             raise GivenScheduleError("schedules", expected=expected, got=shown(schedules))
@@ -164,7 +164,7 @@ class FusionDefinition(Recorder):
         inputs: Sequence[Any],
         *,
         target: str | Target = "cpu",
-        schedules: Mapping[int | str, Given] | None = None,
+        schedules: Mapping[int | str, ScheduleSource] | None = None,
     ) -> tuple[ScheduledFusion | None, ...]:
         """The schedule of each segment for these inputs, None where torch runs it.
 
@@ -228,7 +228,7 @@ class FusionDefinition(Recorder):
         return str(self.fusion)
 
 
-def _checked_schedule(segment: object, given: Given) -> Given:
+def _checked_schedule(segment: object, given: ScheduleSource) -> ScheduleSource:
     if not isinstance(given, str) and not callable(given):
         thing = f"schedule of segment {segment}"
         raise GivenScheduleError(thing, expected="a text or a function", got=shown(given))

@@ -306,8 +306,8 @@ class _Choice:
 def _wanted(
     fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
 ) -> dict[str, Sharding]:
-    """The shardings that values should have: those of the definition, of a redistribute, or those
-    that give the wanted result of an expression with one operand."""
+    """{value: its wanted sharding}, from the definition, from a redistribute, or back from the
+    result of an expression with one operand."""
     shardings: dict[str, Sharding] = {}
     for name, view in fusion.tensors.items():
         if view.mesh is not None and name not in fusion.inputs and any(shards(view)):

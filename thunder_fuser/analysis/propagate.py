@@ -47,7 +47,7 @@ class Whole:
     node: Node
 
 
-Facts = Iterator[Same | Whole]
+AxisFacts = Iterator[Same | Whole]
 
 
 def mesh_of(fusion: Fusion) -> Mesh | None:
@@ -164,7 +164,7 @@ def _check_result(expr: OpRecord, view: TensorView, sharding: Sharding, mesh: Me
 # ---- the rules
 
 
-def facts_of(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def facts_of(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """Which axes of an expression are in step, and which must be whole."""
     if expr.op == "reshape":
         return _reshape(expr, tensors)
@@ -189,7 +189,7 @@ def without_broadcasts(view: TensorView) -> TensorView:
     return replace(view, domain=replace(view.domain, logical=tuple(axes)))
 
 
-def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """An axis that is read at an index of the result is in step with it; other axes must be whole,
     and so must the axes of the result in their index.
 
@@ -204,7 +204,7 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
                 yield from _read(tensors, out, (access.name, at), read)
 
 
-def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:
+def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> AxisFacts:
     """The facts that follow from the index at which one axis of an operand is read."""
     size = tensors[node[0]].sizes[node[1]]
     # If the index is an element of another tensor, the read of that tensor gives the facts.
@@ -217,7 +217,7 @@ def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar)
         yield from map(Whole, (node, *ours))
 
 
-def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """The scanned or sorted axis must be whole."""
     yield from _by_index(expr, tensors)
     rank = _rank(tensors, expr.outputs[0])
@@ -226,7 +226,7 @@ def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
         yield from (Whole((name, dim)) for name in (*names_of(expr), *expr.outputs))
 
 
-def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """In each group of axes with equal products, the outermost ones are in step."""
     source, out = names_of(expr)[0], expr.outputs[0]
     for before, after in groups(tensors[source].sizes, tensors[out].sizes):
@@ -249,7 +249,7 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[i
     return [pair for pair in pairs if any(pair)]
 
 
-def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """The axis that a product sums must be whole.
 
     matmul  [.., m, k], [.., k, n] -> [.., m, n]

@@ -138,10 +138,10 @@ def decide(
     problem = _Problem(m, k, n, dtype, world, rates)
     collective = _collective_seconds(kind, problem)
     can = rates.copy > 0 and world > 1 and m >= world and (kind == KINDS[0] or not m % world)
-    found = {chunks: _SECONDS[kind](problem, chunks) for chunks in _chunks(kind, problem)}
-    best = min(found.values())
-    chunks = max(one for one, seconds in found.items() if seconds <= best * _EQUAL) if can else 1
-    seconds = found[chunks] if can else float("inf")
+    times = {chunks: _SECONDS[kind](problem, chunks) for chunks in _chunks(kind, problem)}
+    best = min(times.values())
+    chunks = max(n for n, seconds in times.items() if seconds <= best * _EQUAL) if can else 1
+    seconds = times[chunks] if can else float("inf")
     return Decision(
         kind, (m, k, n), dtype, world, seconds < collective, chunks, seconds, collective
     )
@@ -159,7 +159,7 @@ def _chunks(kind: str, problem: _Problem) -> list[int]:
     no product would run during its copies."""
     size = problem.bytes(problem.k if kind == KINDS[0] else problem.n)
     least = 1 if kind == KINDS[0] else 2
-    return [one for one in _CHUNKS if one == least or (one > least and size >= one * LEAST_CHUNK)]
+    return [n for n in _CHUNKS if n == least or (n > least and size >= n * LEAST_CHUNK)]
 
 
 def _collective_seconds(kind: str, problem: _Problem) -> float:

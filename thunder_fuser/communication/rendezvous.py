@@ -43,8 +43,8 @@ class GroupStore(dist.Store):
         return self._store.get(self._key(key))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
-        own = [self._key(key) for key in keys]
-        self._store.wait(own, timeout) if timeout else self._store.wait(own)
+        prefixed = [self._key(key) for key in keys]
+        self._store.wait(prefixed, timeout) if timeout else self._store.wait(prefixed)
 
     def _key(self, key: str) -> str:
         name, _, rank = key.rsplit("/", 2)
@@ -59,19 +59,19 @@ _GROUPS = WeakKeyDictionary()
 
 def begin_rendezvous(group: ProcessGroup, device: torch.device) -> str:
     """Begins a rendezvous, and returns the name of our group. All ranks of the group call it."""
-    found = _GROUPS.get(group)
-    if found is None:
-        found = _GROUPS[group] = _new_group(group, device)
-    name, store, _ = found
+    known = _GROUPS.get(group)
+    if known is None:
+        known = _GROUPS[group] = _new_group(group, device)
+    name, store, _ = known
     store.begin()
     return name
 
 
 def _new_group(group: ProcessGroup, device: torch.device) -> tuple[str, GroupStore, ProcessGroup]:
     store = GroupStore(group.get_group_store())
-    made = ProcessGroup(store, group.rank(), group.size())
+    new_group = ProcessGroup(store, group.rank(), group.size())
     backend = group._get_backend(device)  # torch takes the name in its logs from it
-    made._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
+    new_group._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
     name = f"thunder_fuser:{next(_NUMBERS)}"
-    c10d._register_process_group(name, made)
-    return name, store, made
+    c10d._register_process_group(name, new_group)
+    return name, store, new_group

@@ -94,7 +94,7 @@ def _store() -> Store:
 def info() -> str:
     """The text of `cache info`: where the store is, how it is used and what it holds."""
     store = _store()
-    held = store.found()
+    held = store.stored_files()
     kinds = Counter(_kind(one) for one in store.entries())
     rows = [
         ("folder", str(store.root) + ("" if store.root.exists() else " (not made yet)")),

@@ -22,7 +22,7 @@ from thunder_fuser.explain.jitted import (
 from thunder_fuser.explain.shown import Shown, plain
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation
-from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
+from thunder_fuser.rematerialization.plan import Forward, Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN
 
 _WHY = {
@@ -151,8 +151,8 @@ def _joined(found: Sequence[Saved], name: str) -> Saved:
 
 
 def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
-    needed = [name for name, value in cut.facts.values.items() if value.needed]
-    memory = _Memory(cut.facts)
+    needed = [name for name, value in cut.forward.values.items() if value.needed]
+    memory = _Memory(cut.forward)
     return Saved(
         cut.plan, memory.bytes(cut.plan.kept), memory.bytes(needed),
         tuple(_kept(cut, memory)), tuple(_again(cut, jitted)),
@@ -162,10 +162,10 @@ def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
 class _Memory:
     """The memory of the values of a forward. owner: {value: itself, or what it is a view of}."""
 
-    def __init__(self, facts: Facts) -> None:
-        self._sizes = {name: value.bytes for name, value in facts.values.items()}
+    def __init__(self, forward: Forward) -> None:
+        self._sizes = {name: value.bytes for name, value in forward.values.items()}
         self.owner: dict[str, str] = {}
-        for op in facts.operations:
+        for op in forward.operations:
             for value in op.outputs:
                 source = op.inputs[0] if VIEW in value.tags and op.inputs else value.name
                 self.owner[value.name] = self.owner.get(source, source)
@@ -176,15 +176,15 @@ class _Memory:
 
 
 def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
-    facts, tags = cut.facts, tags_of(cut.facts, cut.stages)
+    forward, tags = cut.forward, tags_of(cut.forward, cut.stages)
     counted: set[str] = set()
     for name in cut.plan.kept:
-        op, owner = facts.operations[facts.maker[name]], memory.owner[name]
+        op, owner = forward.operations[forward.maker[name]], memory.owner[name]
         size = 0 if owner in counted else memory.bytes([name])
         counted.add(owner)
         if owner != name:
-            at = facts.maker.get(owner)
-            why = "a view of " + ("an argument" if at is None else facts.operations[at].name)
+            at = forward.maker.get(owner)
+            why = "a view of " + ("an argument" if at is None else forward.operations[at].name)
         else:
             tagged = (why for tag, why in _WHY.items() if tag in tags[name])
             why = op.refusal or next(tagged, "the cheapest cut")
@@ -192,9 +192,9 @@ def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
 
 
 def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
-    comments, facts = Comments(cut), cut.facts
+    comments, forward = Comments(cut), cut.forward
     for one in fusions_of(jitted):
         values = comments.recomputed(one.region)
         if values and not one.region.makes_views:
-            ops = (facts.operations[facts.maker[name]].name for name in values)
+            ops = (forward.operations[forward.maker[name]].name for name in values)
             yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))

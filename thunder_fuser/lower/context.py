@@ -187,13 +187,13 @@ class Context:
 
     def operand_types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
         """The type of each operand. A literal takes the type of the named operands."""
-        own = [self.dtype_of(operand) for operand in expr.inputs]
+        types = [self.dtype_of(operand) for operand in expr.inputs]
         is_named = [isinstance(operand, str) for operand in expr.inputs]
-        named = [dtype for dtype, yes in zip(own, is_named, strict=True) if yes]
-        common = named[-1] if named else promote(*own)
+        named = [dtype for dtype, yes in zip(types, is_named, strict=True) if yes]
+        common = named[-1] if named else promote(*types)
         if expr.row.rule is DtypeRule.SELECT:
             return DataType.Bool, dtype, dtype
-        return tuple(t if yes else common for t, yes in zip(own, is_named, strict=True))
+        return tuple(t if yes else common for t, yes in zip(types, is_named, strict=True))
 
     def dtype_of(self, operand: Operand) -> DataType:
         """The type of a value, or of a number."""
@@ -270,5 +270,5 @@ def _subtracted_max(part: Part, exp: OpRecord) -> OpRecord | None:
 
 def _made_by(part: Part, reader: OpRecord, op: str) -> OpRecord | None:
     """The producer of the first operand, if it is this op."""
-    found = part.producer.get(names_of(reader)[0])
-    return found if found is not None and found.op == op else None
+    producer = part.producer.get(names_of(reader)[0])
+    return producer if producer is not None and producer.op == op else None

@@ -38,7 +38,7 @@ class RowLoop:
     over: list[str] = field(default_factory=list)
 
 
-class Groups:
+class RowGroups:
     """Writes the loops over rows of one kernel; `nests` writes those over columns."""
 
     def __init__(self, nests: Nests) -> None:
@@ -92,14 +92,14 @@ class Groups:
 
     def _kept(self) -> list[str]:
         """The reductions along rows that a later loop reads."""
-        found: dict[str, None] = {}
+        kept: dict[str, None] = {}
         demand = self.ctx.demand
         for at, loop in enumerate(self.loops):
             roots = [demand.operands[name] for name in (*loop.along, *loop.over)]
             roots += [demand.results[name] for name in (*loop.full, *loop.of_rows)]
             names = [n for root in roots for n in self._reductions(root) if n not in self._over]
-            found.update(dict.fromkeys(n for n in names if self._after[n] < at))
-        return list(found)
+            kept.update(dict.fromkeys(n for n in names if self._after[n] < at))
+        return list(kept)
 
     # ---- statements
 

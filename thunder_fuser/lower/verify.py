@@ -175,8 +175,8 @@ class _Verifier:
             for name in node.symbols:
                 self.known(name)
         elif isinstance(node, tuple):
-            for one in node:
-                self.read(one)
+            for item in node:
+                self.read(item)
         elif not isinstance(node, Literal | None):
             for name in nodes.name_fields(type(node)):  # type: ignore[arg-type]
                 self.read(getattr(node, name))
@@ -190,19 +190,19 @@ class _Verifier:
                 self.inside(node.buffer, node.position, node.width)
 
     def known(self, name: str) -> None:
-        found = self.names.get(name)
-        if found is not None:
-            self.varies |= found.varies
+        entry = self.names.get(name)
+        if entry is not None:
+            self.varies |= entry.varies
         elif name:
             self.refuse(f"{name} is not defined here")
 
     def written(self, name: str) -> None:
         """Checks a name that a statement writes."""
-        found = self.names.get(name)
-        if found is None:
+        entry = self.names.get(name)
+        if entry is None:
             return
-        is_input = isinstance(found.declared, nodes.Parameter) and found.declared.kind != "output"
-        if is_input or isinstance(found.declared, nodes.Let | nodes.For):
+        is_input = isinstance(entry.declared, nodes.Parameter) and entry.declared.kind != "output"
+        if is_input or isinstance(entry.declared, nodes.Let | nodes.For):
             self.refuse(f"{name} is written, but is no variable, array or result")
 
     # ---- bounds
@@ -211,19 +211,19 @@ class _Verifier:
         """Checks the index of an array, and that of a vector."""
         if lane.at is not None:
             self.inside(lane.array, lane.at)
-        found = self.names.get(lane.array)
+        entry = self.names.get(lane.array)
         if (
             lane.lane is not None
-            and found is not None
-            and isinstance(found.declared, nodes.Array | nodes.Let)
+            and entry is not None
+            and isinstance(entry.declared, nodes.Array | nodes.Let)
         ):
-            self.within(f"{lane.array}'s lane", lane.lane, 1, found.declared.width)
+            self.within(f"{lane.array}'s lane", lane.lane, 1, entry.declared.width)
 
     def inside(self, array: str, at: Scalar, width: int = 1) -> None:
         """Checks `width` elements of an array, from `at` on."""
-        found = self.names.get(array)
-        if found is not None and isinstance(found.declared, nodes.Array):
-            self.within(array, at, width, found.declared.count)
+        entry = self.names.get(array)
+        if entry is not None and isinstance(entry.declared, nodes.Array):
+            self.within(array, at, width, entry.declared.count)
 
     def within(self, what: str, at: Scalar, width: int, count: int) -> None:
         known = self.bounded(at)
@@ -233,9 +233,9 @@ class _Verifier:
 
     def bounded(self, at: Scalar) -> Scalar:
         """The index, with the bounds that its names have here."""
-        found: Mapping[str, Scalar] = {
+        bounds: Mapping[str, Scalar] = {
             name: known.bounds
             for name in at.symbols
             if (known := self.names.get(name)) is not None and known.bounds is not None
         }
-        return at.substitute(found) if found else at
+        return at.substitute(bounds) if bounds else at

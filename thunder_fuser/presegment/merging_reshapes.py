@@ -35,7 +35,7 @@ from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.presegment.rewrite import with_attrs
 
 Sizes = tuple[int, ...]
-Groups = tuple[Sizes, ...]  # for each merged axis, the sizes of the axes that it merges
+AxisGroups = tuple[Sizes, ...]  # for each merged axis, the sizes of the axes that it merges
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Merged:
     """The reshape of a value, `fine`, that merges groups of its axes."""
 
     fine: str
-    groups: Groups
+    groups: AxisGroups
 
     @property
     def sizes(self) -> Sizes:
         return tuple(prod(group) for group in self.groups)
 
 
-def _fine_sizes(groups: Groups) -> Sizes:
+def _fine_sizes(groups: AxisGroups) -> Sizes:
     return tuple(size for group in groups for size in group)
 
 
@@ -64,7 +64,7 @@ def move_merging_reshapes(fusion: Fusion) -> Fusion:
     return define(tuple(mover.records)) if mover.moved else fusion
 
 
-def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
+def groups_of(fine: Sizes, merged: Sizes) -> AxisGroups | None:
     """The neighbouring fine axes that each merged axis merges; None if the sizes do not match."""
     groups: list[Sizes] = []
     at = 0
@@ -107,7 +107,7 @@ class _Mover:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion, self.near = fusion, _near_reductions(fusion)
         self._sizes = {name: _known_sizes(fusion, name) for name in fusion.tensors}
-        self.known: dict[Sizes, Groups] = {}
+        self.known: dict[Sizes, AxisGroups] = {}
         for record in fusion.exprs:
             if record.op == "reshape" and record.outputs[0] in self.near:
                 fine, merged = (self._sizes[n] for n in (*names_of(record), *record.outputs))
@@ -206,7 +206,7 @@ class _Mover:
         self.records.append(replace(rename(record, stands), outputs=(fine,)))
         return True
 
-    def _fine(self, name: str, groups: Groups) -> Sizes | None:
+    def _fine(self, name: str, groups: AxisGroups) -> Sizes | None:
         """The fine sizes of an operand; () if it has no axes, None if it has other fine axes."""
         wanted = self._sizes[name]
         if not wanted:
@@ -219,7 +219,7 @@ class _Mover:
         is_had = name not in self._reduced if merged is None else merged.groups == operand_groups
         return _fine_sizes(operand_groups) if is_had else None
 
-    def _made_fine(self, result: str, groups: Groups) -> str:
+    def _made_fine(self, result: str, groups: AxisGroups) -> str:
         """Notes that a fine value is computed in place of a result; returns its name."""
         fine = f"{result}.fine"
         self._merged[result] = Merged(fine, groups)

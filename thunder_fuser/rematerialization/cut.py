@@ -41,7 +41,7 @@ class Node(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Graph(Generic[V]):
+class CutGraph(Generic[V]):
     """Operations in an order in which they can run, the price of keeping each of their results, and
     the results needed later. A value that no operation makes is at hand now and later."""
 
@@ -58,7 +58,7 @@ class Cut(Generic[V]):
     again: frozenset[int]
 
 
-def minimum_cut(graph: Graph[V]) -> Cut[V]:
+def minimum_cut(graph: CutGraph[V]) -> Cut[V]:
     """The cheapest way to have all needed values later."""
     network = _network(graph)
     kept: set[V] = set()
@@ -86,7 +86,7 @@ class _Op(NamedTuple):
     at: int
 
 
-def _network(graph: Graph[V]) -> networkx.DiGraph:
+def _network(graph: CutGraph[V]) -> networkx.DiGraph:
     """The network without source and sink: the ops behind the needed values, and their operands.
 
     An edge without a capacity is unlimited. The operands of an op that is never recomputed belong
@@ -104,7 +104,7 @@ def _network(graph: Graph[V]) -> networkx.DiGraph:
         for value in node.outputs:
             network.add_edge(_Op(at), value, capacity=graph.keeping[value])
         if node.price is not None:
-            made = [value for value in node.inputs if value in maker]
-            network.add_edges_from((value, _Op(at)) for value in made)
-            stack += [maker[value] for value in made]
+            computed = [value for value in node.inputs if value in maker]
+            network.add_edges_from((value, _Op(at)) for value in computed)
+            stack += [maker[value] for value in computed]
     return network

@@ -27,16 +27,16 @@ CACHED = 12  # what an element costs if its sector is in the first-level cache, 
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """How a tensor lies in memory: its fastest axis, all its axes, the bytes of an element. Instead
-    of an axis that a reshape splits or makes, its pieces are named."""
+class StoredOrder:
+    """The order of a tensor in memory: its fastest axis, all its axes, the bytes of an element. An
+    axis that a reshape splits or makes is given as its pieces."""
 
     fast: str
     axes: frozenset[str]
     itemsize: int
 
 
-class Crossing:
+class SectorWaste:
     """The prices of the values of a part that are large enough to have one.
 
     is_mixed: False if all large values have the same fastest axis, so that nothing has a price.
@@ -45,25 +45,25 @@ class Crossing:
     def __init__(self, whole: Part, target: Target) -> None:
         self._extents = whole.extents
         self._pieces = dict(whole.merged_axes)
-        self._lying: dict[str, Lying] = {}
+        self._orders: dict[str, StoredOrder] = {}
         for name in () if target.is_cpu else dict.fromkeys((*whole.inputs, *whole.producer)):
             view = whole.tensors[name]
             size = 0 if view.by_value else whole.bytes_of(name)
             if size * SECTOR > target.launch_bytes * max(view.dtype.bytes, 1):
                 axes = [leaf for axis in whole.memory_axes(name) for leaf in self._leaves(axis)]
                 if axes:
-                    self._lying[name] = Lying(axes[-1], frozenset(axes), view.dtype.bytes)
-        self.is_mixed = len({layout.fast for layout in self._lying.values()}) > 1
+                    self._orders[name] = StoredOrder(axes[-1], frozenset(axes), view.dtype.bytes)
+        self.is_mixed = len({layout.fast for layout in self._orders.values()}) > 1
 
     def price(self, moved: Mapping[str, int], patterns: Iterable[Pattern]) -> int:
-        """The bytes of sectors that a kernel with reductions moves in vain, if it moves so many
+        """The bytes of sectors that a kernel with reductions does not use, if it moves so many
         bytes of each value. The order of most bytes is free.
 
         T0 and T1 above, 20 MiB each: 20 * (32 / 2 - 1) = 300 MiB
         """
         weights: dict[str, int] = {}
-        for name in (name for name in moved if name in self._lying):
-            fast = self._lying[name].fast
+        for name in (name for name in moved if name in self._orders):
+            fast = self._orders[name].fast
             weights[fast] = weights.get(fast, 0) + moved[name]
         if len(weights) < 2:
             return 0
@@ -71,12 +71,12 @@ class Crossing:
         axes = {axis for pattern in patterns for axis in pattern.reduced}
         reduced = {leaf for axis in axes for leaf in self._leaves(axis)}
         is_row = along in reduced
-        return sum(self.in_vain(name, size, along, is_row) for name, size in moved.items())
+        return sum(self.wasted(name, size, along, is_row) for name, size in moved.items())
 
-    def in_vain(self, name: str, size: int, axis: str, is_row: bool) -> int:
+    def wasted(self, name: str, size: int, axis: str, is_row: bool) -> int:
         """The same for one value, if threads side by side are at neighbours along an axis. is_row:
         that axis is reduced, so other blocks read the rest of their sectors."""
-        layout, along = self._lying.get(name), self._leaves(axis)[-1]
+        layout, along = self._orders.get(name), self._leaves(axis)[-1]
         if layout is None or layout.fast == along or along not in layout.axes:
             return 0
         sector = SECTOR // layout.itemsize

@@ -25,7 +25,7 @@ from thunder_fuser.target import Target
 _INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
-def compute_once(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with boundaries behind such values; they share one kernel, so one launch."""
     if not any(is_costly(expr.row) for expr in fusion.exprs):
         return fusion

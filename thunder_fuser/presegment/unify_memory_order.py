@@ -5,7 +5,7 @@
 ->  T4 = stride_order(T1, row-major); T2 = mul(T0, T4); T3 = sum(T2)
 
 The copy costs nothing as long as it is computed where it is read. It is a place at which the
-segmenter may cut: with the prices of analysis/crossing.py a kernel of its own pays, which
+segmenter may cut: with the prices of analysis/sector_waste.py a kernel of its own pays, which
 transposes through shared memory (schedule/transpose.py), and the sum's reads are side by side.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.crossing import Crossing
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.analysis.sector_waste import SectorWaste
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
@@ -35,23 +35,23 @@ class _Copy:
     readers: tuple[OpRecord, ...]
 
 
-def in_one_order(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with such copies, where reading in the wrong order costs more than to copy."""
     if target.is_cpu or not any(e.row.kind is OpKind.REDUCTION for e in fusion.exprs):
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
-    crossing = Crossing(whole, target)
-    if not crossing.is_mixed:
+    waste = SectorWaste(whole, target)
+    if not waste.is_mixed:
         return fusion
     copies: dict[str, _Copy] = {}
     for record in whole.reductions:
-        for copy in _copies(whole, record, crossing, target, options):
+        for copy in _copies(whole, record, waste, target, options):
             copies.setdefault(copy.name, copy)
     return expand(fusion, _written(copies.values()))
 
 
 def _copies(
-    whole: Part, record: OpRecord, crossing: Crossing, target: Target, options: CompileOptions
+    whole: Part, record: OpRecord, waste: SectorWaste, target: Target, options: CompileOptions
 ) -> Iterator[_Copy]:
     """The copies that one reduction needs."""
     pattern = whole.patterns[record.outputs[0]]
@@ -60,8 +60,8 @@ def _copies(
         axes, size = whole.memory_axes(name), whole.bytes_of(name)
         wanted = order_over(whole, order, frozenset(axes))
         is_whole, is_row = sorted(wanted) == sorted(axes), order[-1] in pattern.reduced
-        in_vain = crossing.in_vain(name, size, order[-1], is_row) if is_whole else 0
-        if in_vain > 2 * size + target.launch_bytes:
+        wasted = waste.wasted(name, size, order[-1], is_row) if is_whole else 0
+        if wasted > 2 * size + target.launch_bytes:
             yield _Copy(name, _stride_order(whole, name, wanted), readers)
 
 
