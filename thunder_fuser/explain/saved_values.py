@@ -99,23 +99,23 @@ class Saved(Shown):
 
     def _kept_rows(self) -> list[Sequence[str]]:
         """(f32[2], exp, why, t1), (f32[2], exp, why, t4)  ->  (f32[2], exp, why, "t1, t4")"""
-        found: dict[tuple[str, str, str], list[Kept]] = {}
-        for one in self.kept:
-            found.setdefault((one.kind, one.op, one.why), []).append(one)
-        ordered = sorted(found.items(), key=lambda row: -sum(one.bytes for one in row[1]))
+        groups: dict[tuple[str, str, str], list[Kept]] = {}
+        for value in self.kept:
+            groups.setdefault((value.kind, value.op, value.why), []).append(value)
+        ordered = sorted(groups.items(), key=lambda row: -sum(value.bytes for value in row[1]))
         return [
-            (*key, named([one.name for one in row]), kib(sum(one.bytes for one in row)))
+            (*key, named([value.name for value in row]), kib(sum(value.bytes for value in row)))
             for key, row in ordered
         ]
 
     def _again_rows(self) -> list[Sequence[str]]:
         """One row for all fusions that recompute by the same ops."""
-        found: dict[tuple[tuple[str, ...], int], list[Again]] = {}
-        for one in self.again:
-            found.setdefault((one.ops, one.bytes), []).append(one)
+        groups: dict[tuple[tuple[str, ...], int], list[Again]] = {}
+        for fusion in self.again:
+            groups.setdefault((fusion.ops, fusion.bytes), []).append(fusion)
         return [
-            (named([one.fusion for one in row]), named(row[0].values), counted(ops), kib(bytes))
-            for (ops, bytes), row in found.items()
+            (named([again.fusion for again in row]), named(row[0].values), counted(ops), kib(bytes))
+            for (ops, bytes), row in groups.items()
         ]
 
 
@@ -124,29 +124,29 @@ def saved(jitted: Any) -> Saved:
 
     Raises InputError for a function that was not called, or has no backward.
     """
-    found = saved_in(jitted)
-    if found is None:
+    values = saved_in(jitted)
+    if values is None:
         raise no_backward()
-    return found
+    return values
 
 
 def saved_in(jitted: Any) -> Saved | None:
     """As `saved`, or None if there is no backward. Graphs of torch.compile are added up."""
     graphs = ((graph, recomputation_in(graph)) for graph in graphs_of(jitted))
-    found = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
-    return _joined(found, name_of(jitted)) if found else None
+    parts = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
+    return _joined(parts, name_of(jitted)) if parts else None
 
 
-def _joined(found: Sequence[Saved], name: str) -> Saved:
+def _joined(parts: Sequence[Saved], name: str) -> Saved:
     plan = replace(
-        found[0].plan,
-        time=sum(one.plan.time for one in found),
-        time_before=sum(one.plan.time_before for one in found),
+        parts[0].plan,
+        time=sum(part.plan.time for part in parts),
+        time_before=sum(part.plan.time_before for part in parts),
     )
     return Saved(
-        plan, sum(one.bytes for one in found), sum(one.before for one in found),
-        tuple(value for one in found for value in one.kept),
-        tuple(again for one in found for again in one.again), name,
+        plan, sum(part.bytes for part in parts), sum(part.before for part in parts),
+        tuple(value for part in parts for value in part.kept),
+        tuple(again for part in parts for again in part.again), name,
     )  # fmt: skip
 
 
@@ -193,8 +193,8 @@ def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
 
 def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
     comments, forward = Comments(cut), cut.forward
-    for one in fusions_of(jitted):
-        values = comments.recomputed(one.region)
-        if values and not one.region.makes_views:
+    for fusion in fusions_of(jitted):
+        values = comments.recomputed(fusion.region)
+        if values and not fusion.region.makes_views:
             ops = (forward.operations[forward.maker[name]].name for name in values)
-            yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))
+            yield Again(fusion.name, tuple(values), tuple(ops), comments.bytes(values))
