@@ -76,20 +76,19 @@ def _dtype(part: Part) -> str:
 
 def _words(part: Part) -> list[str]:
     """The composites and the other ops, in program order, without _UNSEEN."""
-    composites, inside = {}, set[str]()
+    named, inside = {}, set[str]()
     for composite, tree in _TREES:
         root, _ = _call(tree)
         for expr in reversed(part.exprs):
             name = expr.outputs[0]
             if name not in inside and _SAME.get(expr.op, expr.op) == root:
                 for _, matched in islice(_matches(part, tree, name, {}), 1):
-                    composites[name] = composite
+                    named[name] = composite
                     inside |= matched
     return [
-        composites.get(expr.outputs[0]) or _SAME.get(expr.op, expr.op)
+        named.get(expr.outputs[0]) or _SAME.get(expr.op, expr.op)
         for expr in part.exprs
-        if expr.outputs[0] in composites
-        or (expr.outputs[0] not in inside and expr.op not in _UNSEEN)
+        if expr.outputs[0] in named or (expr.outputs[0] not in inside and expr.op not in _UNSEEN)
     ]
 
 

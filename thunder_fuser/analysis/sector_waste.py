@@ -68,22 +68,21 @@ class SectorWaste:
         if len(weights) < 2:
             return 0
         along = max(weights, key=lambda axis: weights[axis])
-        axes = {axis for pattern in patterns for axis in pattern.reduced}
-        reduced = {leaf for axis in axes for leaf in self._leaves(axis)}
+        reduced = {leaf for p in patterns for axis in p.reduced for leaf in self._leaves(axis)}
         is_row = along in reduced
         return sum(self.wasted(name, size, along, is_row) for name, size in moved.items())
 
     def wasted(self, name: str, size: int, axis: str, is_row: bool) -> int:
         """The same for one value, if threads side by side are at neighbours along an axis. is_row:
         that axis is reduced, so other blocks read the rest of their sectors."""
-        layout, along = self._orders.get(name), self._leaves(axis)[-1]
-        if layout is None or layout.fast == along or along not in layout.axes:
+        order, along = self._orders.get(name), self._leaves(axis)[-1]
+        if order is None or order.fast == along or along not in order.axes:
             return 0
-        sector = SECTOR // layout.itemsize
+        sector = SECTOR // order.itemsize
         if self._extents[along].value * sector <= WARP:
             return 0
-        fetched = sector if is_row else CACHED // layout.itemsize
-        return size * max(min(fetched, self._extents[layout.fast].value) - 1, 0)
+        times = min(sector if is_row else CACHED // order.itemsize, self._extents[order.fast].value)
+        return size * max(times - 1, 0)
 
     def _leaves(self, axis: str) -> list[str]:
         """The axis, or the pieces that reshapes make of it, slowest first."""

@@ -105,8 +105,7 @@ def _parsed(content: bytes) -> Bandwidths:
     fields = dict(json.loads(content))
     flops = tuple((str(dtype), float(rate)) for dtype, rate in fields.pop("flops"))
     units = int(fields.pop("units"))
-    others = {name: float(rate) for name, rate in fields.items()}
-    parsed = Bandwidths(flops=flops, units=units, **others)
+    parsed = Bandwidths(flops=flops, units=units, **{n: float(x) for n, x in fields.items()})
     rates = [rate for _, rate in flops]
     good = [rate > 0 for rate in (*rates, parsed.units)] + [value >= 0 for value in fields.values()]
     if not rates or not all(good) or not all(map(math.isfinite, (*rates, *fields.values()))):

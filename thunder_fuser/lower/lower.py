@@ -291,10 +291,9 @@ def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
     rows = [p for n, p in demand.results.items() if p not in full and n not in ctx.carried]
     read = [p for p in demand.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
     loaded = [p for p in read if not part.tensors[p.name].by_value]
-    where = {p: offset(p.index, part.strides[p.name]) for p in read}
-    places = {p: where[p].elements | p.condition.elements for p in read}
-    known = [p for p in loaded if not any(_is_late(ctx, at) for at in places[p])]
-    return [p for p in known if not places[p]], [p for p in known if places[p]]
+    needs = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in read}
+    known = [p for p in loaded if not any(_is_late(ctx, at) for at in needs[p])]
+    return [p for p in known if not needs[p]], [p for p in known if needs[p]]
 
 
 def _is_late(ctx: Context, element: Scalar) -> bool:

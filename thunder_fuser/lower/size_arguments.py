@@ -80,16 +80,15 @@ def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
     return lanes or (scheduled.params.inner and axis.extent.value <= SHORT_LOOP)
 
 
-def _transform(scheduled: ScheduledFusion, free: Part, transform: Transform) -> Transform:
-    """The transform with Sized numbers: the length of a run of partial results, or a shift."""
-    if not isinstance(transform, Split):
-        return transform
-    if transform.shift is not None:
-        names = tuple(transform.axis.split("*"))
-        return replace(transform, shift=row_shift(free, names, transform.factor))
-    if free.chunked is not None and transform.axis + ".o" == runs_loop(scheduled.loop):
-        return replace(transform, factor=sized("run", transform.factor))
-    return transform
+def _transform(scheduled: ScheduledFusion, free: Part, step: Transform) -> Transform:
+    """The step with Sized numbers: the length of a run of partial results, or a shift."""
+    if not isinstance(step, Split):
+        return step
+    if step.shift is not None:
+        return replace(step, shift=row_shift(free, tuple(step.axis.split("*")), step.factor))
+    if free.chunked is not None and step.axis + ".o" == runs_loop(scheduled.loop):
+        return replace(step, factor=sized("run", step.factor))
+    return step
 
 
 # ---- the sizes of axes

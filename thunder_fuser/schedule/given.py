@@ -29,8 +29,7 @@ from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.schedule.spaces import tiled
 
 PARALLEL = {
-    kind.value: kind for kind in ParallelType
-    if not kind.is_device and kind is not ParallelType.STREAM
+    p.value: p for p in ParallelType if not p.is_device and p is not ParallelType.STREAM
 }
 MEMORIES = ("registers", "shared")
 METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")

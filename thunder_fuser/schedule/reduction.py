@@ -88,8 +88,7 @@ class Rows(KernelMatch):
             reduced = chunked.reduced
         last = tuple(takewhile(pattern.reduced.__contains__, reversed(order)))
         plane, chunk = size_of(part, last), chunked.size if chunked else 0
-        fields = part, target, options, kept, reduced
-        return cls(*fields, inner=bool(last), chunk=chunk, plane=plane)
+        return cls(part, target, options, kept, reduced, inner=bool(last), chunk=chunk, plane=plane)
 
     @cached_property
     def passes(self) -> int:

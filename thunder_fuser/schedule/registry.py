@@ -59,8 +59,7 @@ class NoOp(Match):
             names = (*expr.outputs, *names_of(expr))
             if not any(0 in part.tensors[name].sizes for name in names):
                 return NoMatch(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
-        none = NoMatch(cls.name, "it has no tensor results")
-        return cls(part, target, options) if others else none
+        return cls(part, target, options) if others else NoMatch(cls.name, "no tensor results")
 
 
 SCHEDULERS: tuple[type[Match], ...] = (

@@ -141,7 +141,7 @@ def _reduction(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
 def _persistent(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
     kept = [buffer.point.name for buffer in base.persistent]
     rows = _rows(base, _match(base, Persistent))
-    others = (_cached(schedule, kept, base.params.memory) for schedule in rows)
+    others = (_cached(row, kept, base.params.memory) for row in rows)
     yield from _in_turns(others, _caches(base), _with_blocks(base))
 
 

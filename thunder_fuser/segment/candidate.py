@@ -45,8 +45,7 @@ def reads_of(info: FusionInfo, candidate: Candidate) -> dict[str, int]:
 
 def edge_bytes(info: FusionInfo, candidate: Candidate) -> int:
     """The bytes that a segment reads from memory and stores to it."""
-    stored = sum(info.bytes[name] for name in candidate.stores)
-    return stored + sum(reads_of(info, candidate).values())
+    return sum(reads_of(info, candidate).values()) + sum(info.bytes[n] for n in candidate.stores)
 
 
 def cost_of(info: FusionInfo, candidate: Candidate) -> float:

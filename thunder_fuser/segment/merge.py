@@ -56,17 +56,16 @@ def _coarsened(
     walk = _UnitMerger(acceptance, most)
     for at, unit in units.items():
         walk.add(at, unit)
-    coarsened: dict[int, Summary] = {}
+    fitting: dict[int, Summary] = {}
     for at, unit in walk.units.items():
         if len(unit.units) > 1:
             unit.is_sound = unit.in_place
             unit.is_sound = not acceptance.refuses(unit)
         if len(unit.units) == 1 or unit.is_sound:
-            coarsened[at] = unit
+            fitting[at] = unit
         else:
-            parts = {n: units[n] for n in sorted(unit.units)}
-            coarsened |= _coarsened(acceptance, parts, most // 2)
-    return coarsened
+            fitting |= _coarsened(acceptance, {n: units[n] for n in sorted(unit.units)}, most // 2)
+    return fitting
 
 
 class _UnitMerger:

@@ -127,18 +127,16 @@ def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal,
     return tuple(Refusal(*pair, refused[pair]) for pair in sorted(refused))
 
 
-def _cycle(
-    info: FusionInfo, candidates: Sequence[Candidate], a: int, b: int
-) -> tuple[NoMatch, ...]:
+def _cycle(info: FusionInfo, segments: Sequence[Candidate], a: int, b: int) -> tuple[NoMatch, ...]:
     """The refusal that names the values along a path from candidate `a` to a later one, `b`.
 
     Without such a path in the final plan, the refusal names none.
     """
-    owner = owners(candidates)
+    owner = owners(segments)
     came: dict[int, tuple[int, str]] = {}
     line = [b]
     for at in line:
-        for name in external(info, candidates[at].exprs):
+        for name in external(info, segments[at].exprs):
             maker = owner.get(name)
             if maker is None or maker in came or (at, maker) == (b, a):
                 continue
