@@ -260,8 +260,8 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 def _order_of_result(
     fusion: Fusion, record: OpRecord, known: Mapping[str, tuple[int, ...] | None]
 ) -> tuple[int, ...] | None:
-    """The order of a pointwise op's first operand with the sizes of the result, and that of a view
-    of its operand; None if unknown.
+    """The stride order of a result: of a pointwise op, that of its first operand of equal sizes; of
+    a view, that of its operand. None if unknown.
 
         T1 = reshape(T0: [8, 320, 64, 64] in order n h w c, [8, 8, 40, 64, 64])   n h w c0 c1
     """

@@ -220,7 +220,7 @@ class _Placer:
 
 
 class _Choice:
-    """The placements that one expression needs its operands in, and those of its results."""
+    """Decides how one expression's operands must be placed, and how its results then are."""
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
         self.expr, self.placer = expr, placer
@@ -306,8 +306,7 @@ class _Choice:
 def _wanted(
     fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
 ) -> dict[str, Sharding]:
-    """{value: its wanted sharding}, from the definition, from a redistribute, or back from the
-    result of an expression with one operand."""
+    """{value: the sharding wanted of it}: as defined, redistributed, or its only reader's wish."""
     shardings: dict[str, Sharding] = {}
     for name, view in fusion.tensors.items():
         if view.mesh is not None and name not in fusion.inputs and any(shards(view)):

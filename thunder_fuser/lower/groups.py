@@ -150,8 +150,8 @@ class RowGroups:
         self.values.rows_kept.update(kept)
 
     def _row(self, scope: Scope, loop: RowLoop, kept: list[str]) -> None:
-        """Writes the work on one row: its reductions and results, and the row's operands of the
-        reductions over rows, which one thread puts. kept: the reductions that later loops read."""
+        """Writes the work on one row: its reductions, its results, and (by one thread) its operands
+        of the reductions over rows. kept: the reductions that later loops read."""
         for name in loop.along:
             self.sums.declare(scope, name)
         if loop.along or loop.full:

@@ -269,7 +269,7 @@ class _Mover:
         return True
 
     def _argument(self, name: str) -> Merged | None:
-        """An argument, or a cast of one, reshaped to the fine axes of merged values of its size."""
+        """Reshapes an argument, or its cast, to the fine axes of merged values of the same size."""
         groups = self.known.get(self._sizes[name])
         if groups is None:
             return None

@@ -229,7 +229,7 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
 
 
 def _is_free(fusion: Fusion, name: str) -> bool:
-    """True for a value without an order of its own: of pointwise work, or a reshape of such."""
+    """True if a value's order is free: pointwise work computes it, perhaps with reshapes after."""
     record = fusion.producer.get(name) if fusion.tensors[name].domain.is_row_major else None
     while record is not None and record.op == "reshape":
         record = fusion.producer.get(names_of(record)[0])

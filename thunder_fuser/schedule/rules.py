@@ -261,8 +261,7 @@ def _check_shift(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
 
 
 def _check_threads(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
-    """A block has at most 1024 threads. Threads that reduce together are whole warps, or a part of
-    a warp."""
+    """A block has at most 1024 threads. Threads that reduce together fill warps, or part of one."""
     (x, y), cluster = scheduled.params.threads, scheduled.params.cluster
     if x * y > MOST_THREADS:
         raise _wrong("threadIdx.x and threadIdx.y", f"at most {MOST_THREADS} threads", x * y)

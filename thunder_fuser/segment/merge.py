@@ -190,8 +190,7 @@ class Groups:
         return True
 
     def pairs(self) -> Iterator[Pair]:
-        """Yields the pairs of groups to try, some repeatedly: producer and reader, two readers of a
-        value, and groups over the same axes (which saves a launch)."""
+        """Yields pairs to try, some twice: producer and reader, readers of a value, equal axes."""
         readers: dict[str, list[int]] = {}
         spaces: dict[frozenset[str], list[int]] = {}
         for group in sorted(self.summary):
