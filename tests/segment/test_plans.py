@@ -35,7 +35,7 @@ from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.merge import Groups, by_gain, coarsen, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.run_order import by_liveness, peak
-from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
+from thunder_fuser.segment.segmenter import candidates_of, each_alone, planned
 from thunder_fuser.segment.units import merged, units_of
 from thunder_fuser.target import CPU, H200
 
@@ -311,7 +311,7 @@ def plans(case: Case, seed: int) -> list[SegmentedFusion]:
         candidates_of(merge_greedily(coarsen(acceptance, units), acceptance, by_gain)),
     ]
     with suppress(ScheduleError):  # what only fits together with another one
-        candidates.append(one_by_one(acceptance))
+        candidates.append(each_alone(acceptance))
     good = [d for d in candidates if not any(acceptance.refusals(o) for o in d)]
     return [planned(acceptance, one, ()) for one in good]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_one, pattern_of
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_unit, pattern_of
 from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
@@ -66,7 +66,7 @@ class Part:
         extents: dict[str, Scalar] = {}
         for name in dict.fromkeys([*self.inputs, *self.producer]):
             for axis in self.tensors[name].domain.logical:
-                if not is_one(axis):
+                if not is_unit(axis):
                     extents[self.domain_map.axis(axis)] = axis.extent
         return extents
 
@@ -358,7 +358,7 @@ def demand_of(
 
 def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
     reduced = tuple(
-        ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
+        ZERO if is_unit(axis) else axes[part.domain_map.axis(axis)]
         for axis in part.tensors[point.name].domain.logical
         if axis.is_reduction
     )

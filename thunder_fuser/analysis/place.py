@@ -168,7 +168,7 @@ class _Placer:
     # ---- expressions
 
     def _expression(self, expr: OpRecord) -> None:
-        choice = _Choice(self, expr)
+        choice = _OperandPlacements(self, expr)
         has_bias = expr.op == "linear" and len(names_of(expr)) == 3
         if has_bias and choice.result_placement(expr.outputs[0]).partial:
             self._apart(expr)
@@ -219,7 +219,7 @@ class _Placer:
             self._expression(record)
 
 
-class _Choice:
+class _OperandPlacements:
     """Decides how one expression's operands must be placed, and how its results then are."""
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
@@ -306,7 +306,7 @@ class _Choice:
 def _wanted(
     fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
 ) -> dict[str, Sharding]:
-    """{value: the sharding wanted of it}: as defined, redistributed, or its only reader's wish."""
+    """{value: its wanted sharding}: as defined or redistributed, or from a one-operand result."""
     shardings: dict[str, Sharding] = {}
     for name, view in fusion.tensors.items():
         if view.mesh is not None and name not in fusion.inputs and any(shards(view)):

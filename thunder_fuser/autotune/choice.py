@@ -25,7 +25,7 @@ KIND = "choice"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Tuning:
     """The fastest schedule of a kernel among those that were tried.
 
     schedule: its text; empty if the scheduler's own is as fast. params: the same in a few words.
@@ -70,7 +70,7 @@ def recipe_of(default: ScheduledFusion, source: KernelSource, device: torch.devi
     return replace(base, kind=KIND, text=text, flags=tuple(flags))
 
 
-def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None:
+def stored(store: Store | None, recipe: Recipe, seconds: float) -> Tuning | None:
     """The choice in the store. None if there is none that can be read, or if its search had less
     than half of these seconds."""
     entry = store.get(recipe) if store else None
@@ -79,13 +79,13 @@ def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None
     try:
         known = json.loads(entry.code)
         wrong = tuple(map(str, known.pop("wrong")))
-        choice = replace(Choice(**known, wrong=wrong), from_store=True)
+        choice = replace(Tuning(**known, wrong=wrong), from_store=True)
         return choice if _is_whole(choice) and 2 * choice.asked >= seconds else None
     except (ValueError, KeyError, TypeError, AttributeError):  # of another version
         return None
 
 
-def _is_whole(choice: Choice) -> bool:
+def _is_whole(choice: Tuning) -> bool:
     """True if its fields have their types, which JSON does not check."""
     numbers = choice.seconds, choice.own_seconds, choice.tried, choice.spent, choice.asked
     texts = choice.schedule, choice.params
@@ -94,6 +94,6 @@ def _is_whole(choice: Choice) -> bool:
     )
 
 
-def keep(store: Store, recipe: Recipe, choice: Choice) -> None:
+def keep(store: Store, recipe: Recipe, choice: Tuning) -> None:
     """Stores a choice."""
     store.put(recipe, json.dumps(asdict(choice)).encode())

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.autotune.choice import Choice, keep, recipe_of, stored
+from thunder_fuser.autotune.choice import Tuning, keep, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import LaunchError, ScheduleError
@@ -59,7 +59,7 @@ class Tuner:
     def __init__(self, emit: Emit, device: torch.device, seconds: float) -> None:
         self.emit, self.device, self.seconds = emit, device, seconds
 
-    def choice(self, default: ScheduledFusion) -> Choice | None:
+    def choice(self, default: ScheduledFusion) -> Tuning | None:
         """The choice for a kernel: the store's, or else a new one. None if the kernel is not tuned:
         on the emulator, during a graph's capture, or when the process's time is spent."""
         source = self.emit(default)
@@ -76,7 +76,7 @@ class Tuner:
 
     def _stored_or_searched(
         self, default: ScheduledFusion, source: KernelSource, recipe: Recipe
-    ) -> Choice:
+    ) -> Tuning:
         store = current_store()
         known = stored(store, recipe, self.seconds)
         if known is not None:
@@ -103,7 +103,7 @@ class Tuner:
         log("kernels", lambda: message)
         return choice
 
-    def _searched(self, default: ScheduledFusion) -> tuple[Choice, Binaries]:
+    def _searched(self, default: ScheduledFusion) -> tuple[Tuning, Binaries]:
         """The choice, and the binaries of its kernel. Those of other candidates are dropped."""
         with _spending() as left:
             if left <= 0:
@@ -126,7 +126,7 @@ class Search:
         self.wrong: list[str] = []
         self.to_compile = 0.0  # the seconds that the first kernel took
 
-    def choice(self) -> tuple[Choice, Binaries]:
+    def choice(self) -> tuple[Tuning, Binaries]:
         """The fastest schedule that was found, and its binaries."""
         mine = self._compiled(self.default)
         assert isinstance(mine, Trial)
@@ -136,7 +136,7 @@ class Search:
         self._climb(mine)
         best = self._best(mine)
         is_default = best is mine
-        choice = Choice(
+        choice = Tuning(
             "" if is_default else str(best.scheduled), str(best.scheduled.params), best.median,
             mine.median, len(self.trials), tuple(self.wrong), time.monotonic() - self.start,
             self.tuner.seconds,
@@ -252,6 +252,6 @@ def forget() -> None:
     _SPENT[0] = 0.0
 
 
-_CHOICES: SingleFlight[Choice] = SingleFlight(Recent(lambda: MOST_KEPT))
+_CHOICES: SingleFlight[Tuning] = SingleFlight(Recent(lambda: MOST_KEPT))
 _MEASURING: Any = make_lock()
 _SPENT = [0.0]  # guarded by _MEASURING

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from thunder_fuser.autotune.choice import Choice
+from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
@@ -147,7 +147,7 @@ class Compiled:
             for segment, choice in self._chosen()
         ]
 
-    def _chosen(self) -> list[tuple[Segment, Choice | None]]:
+    def _chosen(self) -> list[tuple[Segment, Tuning | None]]:
         """The segments, each with autotuning's choice."""
         choices = self.program.choices or (None,) * len(self.segments)
         return list(zip(self.segments, choices, strict=True))

@@ -36,7 +36,7 @@ def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Declared:
     """A name: its declaration, whether threads of a block differ in its value, and its bounds."""
 
     declared: Declaration
@@ -44,7 +44,7 @@ class _Known:
     bounds: Scalar | None = None
 
 
-Names = dict[str, _Known]
+Names = dict[str, _Declared]
 
 
 class _Verifier:
@@ -58,7 +58,7 @@ class _Verifier:
         self.kernel = kernel
         (x, y), grid = kernel.threads, kernel.grid
         self.extents = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
-        self.names: Names = {p.name: _Known(p) for p in kernel.parameters}
+        self.names: Names = {p.name: _Declared(p) for p in kernel.parameters}
         self.where: tuple[Scalar, ...] = ()
         self.varying = ""
         self.wrong: dict[int, list[str]] = {}
@@ -101,10 +101,10 @@ class _Verifier:
                 self.refuse(f"{s.name} is defined twice")
             here.add(s.name)
             if isinstance(s, nodes.Let):
-                self.names[s.name] = _Known(s, self.varies, self.let_bounds(s))
+                self.names[s.name] = _Declared(s, self.varies, self.let_bounds(s))
             else:  # values in a thread's own memory count as different
                 is_shared = isinstance(s, nodes.Array) and s.shared_offset is not None
-                self.names[s.name] = _Known(s, not is_shared)
+                self.names[s.name] = _Declared(s, not is_shared)
 
     def let_bounds(self, let: nodes.Let) -> Scalar | None:
         """The name as a symbol with the bounds of its value, if that is an index."""
@@ -144,7 +144,7 @@ class _Verifier:
         for name in (loop.extent, *(v.name for _, v in loop.accumulators), *loop.streams):
             self.read(name)
         varies, last = self.varies, self.bounded(loop.extent).hi - 1
-        known = _Known(loop, varies, symbol(loop.variable, 0, last))
+        known = _Declared(loop, varies, symbol(loop.variable, 0, last))
         streams = {f"{name}_v": self.names[name] for name in loop.streams if name in self.names}
         names = {**self.names, **streams, loop.variable: known}
         self.inside_of(f"{loop.variable} < {loop.extent}" if varies else "", (), loop.body, names)

@@ -34,7 +34,7 @@ from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.ir.type_rules import ValueType, types_of
 from thunder_fuser.presegment.rewrite import rewrite
 
-_ONE = frozenset([Literal.of(1), Literal.of(1.0)])
+_UNIT = frozenset([Literal.of(1), Literal.of(1.0)])
 
 
 def share_results(fusion: Fusion) -> Fusion:
@@ -276,7 +276,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
     """
 
     def rule(record: OpRecord) -> OpRecord:
-        if record.op != "add" or _ONE.isdisjoint(record.inputs):
+        if record.op != "add" or _UNIT.isdisjoint(record.inputs):
             return record
         for name in names_of(record):
             tanh = fusion.producer.get(name)

@@ -110,14 +110,14 @@ def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """
     groups: list[tuple[str, ...]] = []
     for name in reversed(order):
-        if groups and _are_one(part, name, groups[0][0]):
+        if groups and _continues(part, name, groups[0][0]):
             groups[0] = (name, *groups[0])
         else:
             groups.insert(0, (name,))
     return tuple(groups)
 
 
-def _are_one(part: Part, outer: str, inner: str) -> bool:
+def _continues(part: Part, outer: str, inner: str) -> bool:
     """True if every access walks the outer axis as a continuation of the inner one."""
     extent = part.extents[inner].value
     return all(

@@ -24,7 +24,7 @@ from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.units import Summary, stored_axes
 
-Answer = Match | tuple[NoMatch, ...]
+MatchOrRefusals = Match | tuple[NoMatch, ...]
 NAME = "segmenter"
 MAX_OPS = 512  # expressions of one kernel: more take longer to compile than a cut costs
 
@@ -34,7 +34,7 @@ class Acceptance:
 
     def __init__(self, info: FusionInfo, options: CompileOptions) -> None:
         self.info, self.options = info, options
-        self._asked: dict[Candidate, Answer] = {}
+        self._asked: dict[Candidate, MatchOrRefusals] = {}
 
     def part(self, candidate: Candidate) -> Part:
         """The part with these expressions, and with those that compute the numbers they read."""
@@ -47,7 +47,7 @@ class Acceptance:
             exprs |= makers
         return self.info.parts.of([self.info.exprs[at] for at in sorted(exprs)], candidate.stores)
 
-    def ask(self, candidate: Candidate) -> Answer:
+    def ask(self, candidate: Candidate) -> MatchOrRefusals:
         """The match of the scheduler that takes the candidate, or every refusal."""
         if candidate not in self._asked:
             known = self._own_refusals(candidate.exprs)

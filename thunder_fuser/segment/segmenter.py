@@ -80,7 +80,7 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
     if is_taken and total(info, [whole]) <= total(info, candidates):
         candidates = [whole]
     if any(acceptance.refusals(candidate) for candidate in candidates):
-        candidates = one_by_one(acceptance)
+        candidates = each_alone(acceptance)
     candidates = _ordered(acceptance, candidates)
     return planned(acceptance, candidates, _refusals(groupings[best], candidates))
 
@@ -90,7 +90,7 @@ def _ordered(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candid
     info = acceptance.info
     ordered = by_posts(info, by_liveness(info, candidates))
     if ordered is None:  # one kernel has work from before and from after a communication
-        ordered = by_posts(info, by_liveness(info, one_by_one(acceptance)))
+        ordered = by_posts(info, by_liveness(info, each_alone(acceptance)))
     assert ordered is not None  # single expressions can run in the definition's order
     return ordered
 
@@ -172,7 +172,7 @@ def planned(
     )
 
 
-def one_by_one(acceptance: Acceptance) -> list[Candidate]:
+def each_alone(acceptance: Acceptance) -> list[Candidate]:
     """A segment for each expression; ScheduleError lists those that no scheduler takes alone."""
     info = acceptance.info
     line = [at for at in range(len(info.exprs)) if not info.is_number(at)]
