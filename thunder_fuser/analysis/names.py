@@ -53,7 +53,7 @@ _UNSEEN = frozenset(
     }
 )  # fmt: skip
 
-Bound = Mapping[str, Operand]
+Binding = Mapping[str, Operand]
 
 
 def kernel_name(part: Part, scheduler: str) -> str:
@@ -111,8 +111,8 @@ def _that_fit(words: list[str], room: int) -> list[str]:
 
 
 def _matches(
-    part: Part, tree: ast.expr, value: Operand, bound: Bound
-) -> Iterator[tuple[Bound, frozenset[str]]]:
+    part: Part, tree: ast.expr, value: Operand, bound: Binding
+) -> Iterator[tuple[Binding, frozenset[str]]]:
     """All matches of a value with a tree: the values of names, and the values inside the match."""
     value = _seen(part, value)
     if isinstance(tree, ast.Name):
@@ -130,8 +130,8 @@ def _matches(
 
 
 def _all_match(
-    part: Part, trees: Sequence[ast.expr], values: Sequence[Operand], bound: Bound
-) -> Iterator[tuple[Bound, frozenset[str]]]:
+    part: Part, trees: Sequence[ast.expr], values: Sequence[Operand], bound: Binding
+) -> Iterator[tuple[Binding, frozenset[str]]]:
     if not trees:
         yield bound, frozenset()
         return

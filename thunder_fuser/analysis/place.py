@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.propagate import (
-    Node,
     Same,
+    TensorAxis,
     Whole,
     facts_of,
     mesh_of,
@@ -224,9 +224,9 @@ class _OperandPlacements:
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
         self.expr, self.placer = expr, placer
-        self.classes: UnionFind[Node] = UnionFind()
-        self.must: list[Node] = []
-        self.nodes: dict[Node, None] = {}
+        self.classes: UnionFind[TensorAxis] = UnionFind()
+        self.must: list[TensorAxis] = []
+        self.nodes: dict[TensorAxis, None] = {}
         for out in expr.outputs:
             self.nodes |= {(out, at): None for at in range(len(placer.tensors[out].shape))}
         for fact in facts_of(expr, placer.tensors):
@@ -237,7 +237,7 @@ class _OperandPlacements:
                 self.classes.join(fact.first, fact.second)
                 self.nodes |= {fact.first: None, fact.second: None}
         self.used: dict[str, set[object]] = {name: set() for name, _ in self.nodes}
-        self.chosen: dict[Node, On] = {}
+        self.chosen: dict[TensorAxis, On] = {}
         self._choose()
 
     def operand(self, name: str) -> Placement:
@@ -252,7 +252,7 @@ class _OperandPlacements:
         terms = tuple((kind, word) for node in self.summed() for kind in self._on(node))
         return Placement(tuple(self._on((name, at)) for at in range(rank)), terms)
 
-    def summed(self) -> list[Node]:
+    def summed(self) -> list[TensorAxis]:
         """A node for each axis that the expression sums. Each device may sum a part of those."""
         expr = self.expr
         names = names_of(expr)
@@ -262,13 +262,13 @@ class _OperandPlacements:
             return []
         return [(names[0], at) for at in expr.ints("dims")]
 
-    def _on(self, node: Node) -> On:
+    def _on(self, node: TensorAxis) -> On:
         return self.chosen.get(self.classes.find(node), ())
 
     def _choose(self) -> None:
         summed = {self.classes.find(node) for node in self.summed()}
         must = {self.classes.find(node) for node in self.must} - summed
-        groups: dict[Node, list[Node]] = {}
+        groups: dict[TensorAxis, list[TensorAxis]] = {}
         for node in self.nodes:
             groups.setdefault(self.classes.find(node), []).append(node)
         # Axes on which all operands agree are decided first.
@@ -281,19 +281,19 @@ class _OperandPlacements:
             for name in names:
                 self.used.setdefault(name, set()).update(best)
 
-    def _is_agreed(self, members: list[Node]) -> bool:
+    def _is_agreed(self, members: list[TensorAxis]) -> bool:
         operands = [n for n in members if n[0] not in self.expr.outputs]
         shardings = {self.placer.places[name].axes[at] for name, at in operands}
         return len(shardings) == 1 and shardings != {()}
 
-    def _candidates(self, members: list[Node]) -> Iterator[On]:
+    def _candidates(self, members: list[TensorAxis]) -> Iterator[On]:
         for name, at in members:
             if name in self.expr.outputs:
                 yield from (axes[at] for axes in (self.placer.wanted.get(name),) if axes)
             else:
                 yield self.placer.places[name].axes[at]
 
-    def _fits(self, on: On, members: list[Node], names: set[str]) -> bool:
+    def _fits(self, on: On, members: list[TensorAxis], names: set[str]) -> bool:
         """True if no tensor has a dimension on two axes, and the devices divide every axis."""
         is_free = all(self.used.get(name, set()).isdisjoint(on) for name in names)
         sizes = (self.placer.tensors[name].sizes[at] for name, at in members)

@@ -28,7 +28,7 @@ from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.ir.strides import reshape_groups
 from thunder_fuser.union_find import UnionFind
 
-Node = tuple[str, int]  # a tensor and one of its axes
+TensorAxis = tuple[str, int]  # a tensor and one of its axes
 On = tuple[ParallelType, ...]
 
 
@@ -36,15 +36,15 @@ On = tuple[ParallelType, ...]
 class Same:
     """Two axes that the op walks in step."""
 
-    first: Node
-    second: Node
+    first: TensorAxis
+    second: TensorAxis
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     """An axis that must be whole on every device."""
 
-    node: Node
+    node: TensorAxis
 
 
 AxisFacts = Iterator[Same | Whole]
@@ -99,8 +99,8 @@ class _Classes:
     """Classes of axes in step. A class has the sharding that the definition gives one of them."""
 
     def __init__(self, fusion: Fusion) -> None:
-        self._classes: UnionFind[Node] = UnionFind()
-        self._shardings: dict[Node, On] = {}
+        self._classes: UnionFind[TensorAxis] = UnionFind()
+        self._shardings: dict[TensorAxis, On] = {}
         for name, view in fusion.tensors.items():
             if view.mesh is None:
                 continue
@@ -109,11 +109,11 @@ class _Classes:
             if name in fusion.inputs or any(spread):
                 self._shardings |= {(name, at): on for at, on in enumerate(spread)}
 
-    def on(self, node: Node) -> On:
+    def on(self, node: TensorAxis) -> On:
         """The dimensions of the mesh that an axis is spread over."""
         return self._shardings.get(self._classes.find(node), ())
 
-    def join(self, a: Node, b: Node, expr: OpRecord) -> None:
+    def join(self, a: TensorAxis, b: TensorAxis, expr: OpRecord) -> None:
         """Joins two classes; CommunicationError if their shardings differ."""
         first, second = self._classes.find(a), self._classes.find(b)
         if first == second:
@@ -204,7 +204,7 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
                 yield from _read(tensors, out, (access.name, at), read)
 
 
-def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> AxisFacts:
+def _read(tensors: Mapping[str, TensorView], out: str, node: TensorAxis, read: Scalar) -> AxisFacts:
     """The facts that follow from the index at which one axis of an operand is read."""
     size = tensors[node[0]].sizes[node[1]]
     # If the index is an element of another tensor, the read of that tensor gives the facts.

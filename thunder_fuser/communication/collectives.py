@@ -178,8 +178,7 @@ def _sent(  # noqa: PLR0917 - the fields of Posted
 def _exchanged(parts: torch.Tensor, group: Any) -> tuple[Any, torch.Tensor]:
     """[devices, ..] -> (torch's handle, [devices, ..] whose part i comes from device i)."""
     every = torch.empty_like(parts)
-    work = _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group)
-    return work, every
+    return _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group), every
 
 
 # ---- tensors

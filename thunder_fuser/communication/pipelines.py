@@ -38,7 +38,7 @@ from thunder_fuser.communication.transports import exchange_for
 from thunder_fuser.errors import CommunicationError
 
 Span = slice
-Rows = tuple[Span, torch.Tensor]  # rows of the whole, and their elements
+RowSpan = tuple[Span, torch.Tensor]  # rows of the whole, and their elements
 
 
 def spans(rows: int, chunks: int) -> list[Span]:
@@ -181,7 +181,7 @@ def _gather(
     )  # fmt: skip
 
 
-def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> Iterator[Rows]:
+def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> Iterator[RowSpan]:
     """Yields the parts of all ranks, this rank's first. The next part is copied while the caller
     works with one."""
     shard, (rows, columns) = shard.contiguous(), shard.shape

@@ -26,8 +26,9 @@ class GroupStore(dist.Store):
     rank writes its own key before it reads those of its peers.
     """
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, group_name: str, store: dist.Store) -> None:
         super().__init__()
+        self.group_name = group_name
         self._store = dist.PrefixStore("thunder_fuser", store)
         self._rendezvous = self._exchange = 0
 
@@ -53,8 +54,7 @@ class GroupStore(dist.Store):
 
 _NUMBERS = count()  # new names for all groups: torch keeps the names of groups that were deleted
 # torch holds a named group weakly; this table keeps it as long as the caller's group.
-_GROUPS: WeakKeyDictionary[ProcessGroup, tuple[str, GroupStore, ProcessGroup]]
-_GROUPS = WeakKeyDictionary()
+_GROUPS: WeakKeyDictionary[ProcessGroup, tuple[GroupStore, ProcessGroup]] = WeakKeyDictionary()
 
 
 def begin_rendezvous(group: ProcessGroup, device: torch.device) -> str:
@@ -62,16 +62,14 @@ def begin_rendezvous(group: ProcessGroup, device: torch.device) -> str:
     known = _GROUPS.get(group)
     if known is None:
         known = _GROUPS[group] = _new_group(group, device)
-    name, store, _ = known
-    store.begin()
-    return name
+    known[0].begin()
+    return known[0].group_name
 
 
-def _new_group(group: ProcessGroup, device: torch.device) -> tuple[str, GroupStore, ProcessGroup]:
-    store = GroupStore(group.get_group_store())
+def _new_group(group: ProcessGroup, device: torch.device) -> tuple[GroupStore, ProcessGroup]:
+    store = GroupStore(f"thunder_fuser:{next(_NUMBERS)}", group.get_group_store())
     new_group = ProcessGroup(store, group.rank(), group.size())
     backend = group._get_backend(device)  # torch takes the name in its logs from it
     new_group._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
-    name = f"thunder_fuser:{next(_NUMBERS)}"
-    c10d._register_process_group(name, new_group)
-    return name, store, new_group
+    c10d._register_process_group(store.group_name, new_group)
+    return store, new_group

@@ -39,8 +39,8 @@ def exchange_for(
         return None
     key = _key(layout, group.group_name, device, stream_number(device))
     return cache.get(
-        key, partial(_make, key, layout, group, device), partial(_finish_calls, group, device),
-        count=2,
+        key, partial(_make, layout, key.stream, group, device),
+        partial(_finish_calls, group, device), count=2,
     )  # fmt: skip
 
 
@@ -54,10 +54,8 @@ def _key(layout: BufferLayout, group: str, device: torch.device, stream: int) ->
     )  # fmt: skip
 
 
-def _make(
-    key: BufferKey, layout: BufferLayout, group: ProcessGroup, device: torch.device
-) -> Exchange:
-    agree(f"group {group.group_name}", (str(layout), layout.flags, key.stream), group)
+def _make(layout: BufferLayout, stream: int, group: ProcessGroup, device: torch.device) -> Exchange:
+    agree(f"group {group.group_name}", (str(layout), layout.flags, stream), group)
     return _MAKERS[device.type](layout, group, device)
 
 

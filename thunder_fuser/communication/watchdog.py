@@ -43,7 +43,7 @@ class Watched(Protocol):
 
 
 @dataclass(slots=True)
-class _Sample:
+class _Probe:
     is_done: Callable[[], bool]
     since: float
 
@@ -77,7 +77,7 @@ class Watchdog:
 
     def _run(self) -> None:
         self._prepare()
-        samples: dict[Watched, _Sample] = {}
+        samples: dict[Watched, _Probe] = {}
         while True:
             self._is_asked.wait()
             time.sleep(self._poll)
@@ -87,7 +87,7 @@ class Watchdog:
                 if self._outstanding:  # it was added just before `clear`
                     self._is_asked.set()
 
-    def check(self, samples: dict[Watched, _Sample], now: float) -> None:
+    def check(self, samples: dict[Watched, _Probe], now: float) -> None:
         """Checks all that is outstanding once. samples: those of earlier checks."""
         for watched in samples.keys() - self._outstanding:
             del samples[watched]  # it was freed
@@ -97,20 +97,20 @@ class Watchdog:
             except RuntimeError:  # the device's: the caller gets the same error at its next call
                 self.forget(watched)
 
-    def _check_watched(self, watched: Watched, samples: dict[Watched, _Sample], now: float) -> None:
+    def _check_watched(self, watched: Watched, samples: dict[Watched, _Probe], now: float) -> None:
         sample = samples.get(watched)
         if sample is None or sample.is_done():
             self._renew(watched, samples, now)
         elif now - sample.since > watched.timeout:
             self._report(watched, now - sample.since)
 
-    def _renew(self, watched: Watched, samples: dict[Watched, _Sample], now: float) -> None:
+    def _renew(self, watched: Watched, samples: dict[Watched, _Probe], now: float) -> None:
         """Takes a new sample. A call that ends meanwhile is in it, or calls `watch` again."""
         self._outstanding.discard(watched)
         samples.pop(watched, None)
         is_done = watched.sample()
         if is_done is not None:
-            samples[watched] = _Sample(is_done, now)
+            samples[watched] = _Probe(is_done, now)
             self._outstanding.add(watched)
 
     def _report(self, watched: Watched, seconds: float) -> None:

@@ -68,7 +68,7 @@ def timeline(jitted: Jitted) -> Timeline:
         _check_local(trace.bound_symbols)
     with torch.random.fork_rng(), torch.no_grad():
         arguments = {p.name: _made_up(p) for p in (*forward.args, *forward.kwargs.values())}
-        first = _Run(forward, arguments, arguments.values())
+        first = _TraceRun(forward, arguments, arguments.values())
         calls = tuple(first.calls())
         if not rest:
             return Timeline(calls, 0, ())
@@ -78,14 +78,14 @@ def timeline(jitted: Jitted) -> Timeline:
         cotangents = [_made_up(proxy) for proxy in gradients]
         read = {"saved_for_backward": [[*saved], [*others]], "cotangents": [*cotangents]}
         first.returned = None
-        second = _Run(backward, read, (*arguments.values(), *cotangents))
+        second = _TraceRun(backward, read, (*arguments.values(), *cotangents))
         kept = second.live()
         del saved, others, read
         with as_if_freed():
             return Timeline(calls, kept, tuple(second.calls()))
 
 
-class _Run:
+class _TraceRun:
     """A trace with values for its arguments; the memory of `lasting` does not count."""
 
     def __init__(self, trace: TraceCtx, values: Mapping[str, Any], lasting: Iterable[Any]) -> None:

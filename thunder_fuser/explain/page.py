@@ -87,7 +87,7 @@ def _template() -> Any:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "in_short": _in_short, "op_names": _op_names, "parts": _parts, "plural": plural,
+        "in_short": _in_short, "op_names": _op_names, "plural": plural,
         "rows": _rows, "from_here": from_here, "size": size_text, "us": _microseconds,
     }  # fmt: skip
     environment.globals |= {"hue": _hue, "lines": trace_lines, "picture": picture}
@@ -171,13 +171,6 @@ def _cell(column: str, value: Any) -> str:
         case "values":
             return ", ".join(value)
     return str(value)
-
-
-def _parts(stages: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
-    """(stage, seconds, percent of all), the longest first."""
-    whole = sum(stages.values()) or 1.0
-    for name, seconds in sorted(stages.items(), key=lambda stage: -stage[1]):
-        yield name, seconds, round(100 * seconds / whole)
 
 
 class _Texts:

@@ -9,7 +9,7 @@ CUDA events on a GPU, the wall clock on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, shown_lines
@@ -89,16 +88,16 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
     for _ in range(2):
         _run(jitted, args, kwargs)
     clock = Clock(_on_cuda(jitted))
-    fusions = [(name, fusion, compiled(fusion)) for _, name, fusion in named_fusions(jitted)]
+    fusions = [(named, compiled(named.fusion)) for named in named_fusions(jitted)]
     with ExitStack() as stack:
-        for name, fusion, programs in fusions:
-            for known in fusion.tables:
-                stack.enter_context(watched(known, dict.fromkeys(known, name), clock))
+        for named, programs in fusions:
+            for known in named.fusion.tables:
+                stack.enter_context(watched(known, dict.fromkeys(known, named.name), clock))
             stack.enter_context(_watching_kernels(programs, clock))
         for _ in range(rounds):
             clock.timed("", _run)(jitted, args, kwargs)
-    times = clock.microseconds()
-    return _profile(report(jitted), times, rounds, fusions)
+    newest = {named.name: programs[-1] for named, programs in fusions if programs}
+    return _profile(report(jitted), clock.microseconds(), rounds, newest)
 
 
 # ------------------------------------------------------------------------------------- a clock
@@ -166,12 +165,8 @@ def _on_cuda(jitted: Any) -> bool:
 
 
 def _profile(
-    before: Report,
-    times: dict[str, list[float]],
-    rounds: int,
-    fusions: Sequence[tuple[str, RegionCallable, Sequence[Compiled]]],
+    before: Report, times: dict[str, list[float]], rounds: int, programs: Mapping[str, Compiled]
 ) -> Profile:
-    programs = {name: known[-1] for name, _, known in fusions if known}
     whole = median(times[""])
     rows, measured = [], []
     for fusion in before.fusions:

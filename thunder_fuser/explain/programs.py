@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.cache.trie import FusionCache
@@ -191,15 +191,21 @@ def compiled(fusion: RegionCallable) -> list[Compiled]:
     return programs
 
 
-def named_fusions(jitted: Any) -> list[tuple[Jitted, str, RegionCallable]]:
-    """(graph, name, fusion) of every fusion.
+class NamedFusion(NamedTuple):
+    """A fusion of a graph. If torch.compile has made several graphs, the name says which one:
+    graph1.thunderFusion0."""
 
-    If torch.compile has made several graphs, a name says which one: graph1.thunderFusion0.
-    """
+    graph: Jitted
+    name: str
+    fusion: RegionCallable
+
+
+def named_fusions(jitted: Any) -> list[NamedFusion]:
+    """Every fusion of the function's graphs."""
     graphs = graphs_of(jitted)
     prefixes = [f"graph{at}." if len(graphs) > 1 else "" for at in range(len(graphs))]
     return [
-        (graph, f"{prefix}{fusion.name}", fusion)
+        NamedFusion(graph, f"{prefix}{fusion.name}", fusion)
         for prefix, graph in zip(prefixes, graphs, strict=True) for fusion in fusions_of(graph)
     ]  # fmt: skip
 

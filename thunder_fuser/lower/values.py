@@ -164,11 +164,11 @@ class Values:
 
     def _access(
         self, position: Scalar, condition: Scalar, scope: Scope
-    ) -> tuple[Scalar, Scalar, Needs]:
-        """`_place` for both parts of an access, and the needs of both together."""
+    ) -> tuple[tuple[Scalar, Scalar], Needs]:
+        """`_place` for the position and the condition of an access, and the needs of both."""
         position, needs = self._place(position, scope)
         condition, more = self._place(condition, scope)
-        return position, condition, needs | more
+        return (position, condition), needs | more
 
     # ---- loads
 
@@ -187,7 +187,7 @@ class Values:
             needs = ring.first.symbols | ring.at.symbols | ring.condition.symbols
             name = self.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
             return self._lane_of(scope.define(nodes.Let(name, ring.dtype, ring, ring.width), needs))
-        position, condition, needs = self._access(position, point.condition, scope)
+        (position, condition), needs = self._access(position, point.condition, scope)
         load = nodes.Load(view.name, position, view.dtype, 1, condition)
         return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
 
@@ -220,7 +220,7 @@ class Values:
         whole = ctx.width > 1 and ctx.loops.edge is None and ctx.elements(point.name) % width == 0
         if place is None or not whole:
             return None
-        base, condition, needs = self._access(starts[place], point.condition, scope)
+        (base, condition), needs = self._access(starts[place], point.condition, scope)
         load = nodes.Load(point.name, base, ctx.dtype_of(point.name), width, condition)
         name = self.name(f"{point.name}_w", (base, condition))
         scope.define(nodes.Let(name, load.dtype, load, width), needs)
@@ -248,7 +248,7 @@ class Values:
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Computed:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        base, condition, needs = self._access(position - ctx.lane_symbol, point.condition, scope)
+        (base, condition), needs = self._access(position - ctx.lane_symbol, point.condition, scope)
         # Past the end of a row comes another row, which the lanes' work ignores.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
         load = nodes.Load(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
@@ -99,7 +100,7 @@ def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
 
 def to_storage(domain: TensorDomain, chain: Chain) -> Chain:
     """Adds logical -> memory. A split is a reshape, after a pad where it does not divide."""
-    for transform, before, after in _steps(domain):
+    for transform, (before, after) in _steps(domain):
         sizes, padded = _sizes(before), _padded(transform, before, after)
         if isinstance(transform, Reorder):
             chain.add("permute", dims=_places(after, before))
@@ -118,7 +119,7 @@ def from_storage(domain: TensorDomain, chain: Chain) -> Chain:
     places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
     if places != tuple(range(len(places))):
         chain.add("permute", dims=places)
-    for transform, before, after in reversed(_steps(domain)):
+    for transform, (before, after) in reversed(_steps(domain)):
         sizes, padded = _sizes(before), _padded(transform, before, after)
         if isinstance(transform, Reorder):
             chain.add("permute", dims=_places(before, after))
@@ -129,14 +130,10 @@ def from_storage(domain: TensorDomain, chain: Chain) -> Chain:
     return chain
 
 
-def _steps(domain: TensorDomain) -> list[tuple[Transform, Domain, Domain]]:
+def _steps(domain: TensorDomain) -> list[tuple[Transform, tuple[Domain, Domain]]]:
     """The transforms, each with the axes before and after it."""
-    steps: list[tuple[Transform, Domain, Domain]] = []
-    axes = domain.no_reductions
-    for transform in domain.transforms:
-        steps.append((transform, axes, apply(axes, transform)))
-        axes = steps[-1][2]
-    return steps
+    axes = accumulate(domain.transforms, apply, initial=domain.no_reductions)
+    return list(zip(domain.transforms, pairwise(axes), strict=True))
 
 
 def _places(axes: Domain, among: Domain) -> tuple[int, ...]:

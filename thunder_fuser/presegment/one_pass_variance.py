@@ -82,7 +82,7 @@ def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
     rewritten = {
-        spread.record: _Writer(fusion, spread, target).records()
+        spread.record: _SpreadWriter(fusion, spread, target).records()
         for spread in spreads
         if _saves_a_pass(whole, spread) and _is_exact(whole, spread, target, options)
     }
@@ -164,7 +164,7 @@ def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptio
 # ---- writing the new sums
 
 
-class _Writer:
+class _SpreadWriter:
     """The records that stand for one sum."""
 
     def __init__(self, fusion: Fusion, spread: Spread, target: Target) -> None:

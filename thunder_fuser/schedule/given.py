@@ -206,7 +206,7 @@ def given_schedule(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PrintedCall:
     """A call in a schedule's text: s.method(*arguments, **keywords)."""
 
     function: str
@@ -216,7 +216,7 @@ class Step:
     line: int
 
 
-def read(text: str) -> tuple[Step, ...]:
+def read(text: str) -> tuple[PrintedCall, ...]:
     """The calls of a printed schedule. ScheduleError for anything else; nothing is run."""
     try:
         body = ast.parse(text).body
@@ -226,13 +226,13 @@ def read(text: str) -> tuple[Step, ...]:
     return tuple(step for statement in body for step in _function(statement))
 
 
-def _function(node: ast.stmt) -> list[Step]:
+def _function(node: ast.stmt) -> list[PrintedCall]:
     if not isinstance(node, ast.FunctionDef) or node.name not in FUNCTIONS:
         raise _not_read(node, f"def {' or '.join(FUNCTIONS)}(s)")
     return [_step(node.name, call) for call in node.body if not isinstance(call, ast.Pass)]
 
 
-def _step(function: str, node: ast.stmt) -> Step:
+def _step(function: str, node: ast.stmt) -> PrintedCall:
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         raise _not_read(node, "a call s.split(...), s.parallelize(...), ...")
@@ -243,7 +243,7 @@ def _step(function: str, node: ast.stmt) -> Step:
         keywords = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
     except ValueError:
         raise _not_read(node, "plain arguments: names and numbers") from None
-    return Step(function, call.func.attr, arguments, keywords, node.lineno)
+    return PrintedCall(function, call.func.attr, arguments, keywords, node.lineno)
 
 
 def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
@@ -251,7 +251,7 @@ def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
     return ScheduleError("schedule", expected=expected, got=got, where=f"line {node.lineno} of it")
 
 
-def _follow(steps: Sequence[Step], s: Schedule) -> None:
+def _follow(steps: Sequence[PrintedCall], s: Schedule) -> None:
     walks: Mapping[str, LoopTransforms] = {"schedule": s, "move": s.move}
     for step in steps:
         where = f"line {step.line} of the schedule"

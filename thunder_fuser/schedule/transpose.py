@@ -53,7 +53,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TileBlock:
     """The block that takes a tile: the side by which tiles are numbered, its threads, and whether
     their steps are unrolled."""
 
@@ -177,7 +177,7 @@ class Transpose(KernelMatch):
 
         def widest(slow: Side, fast: Side, unrolled: bool) -> TileWalk:
             def build(s: Transforms, width: int) -> TileWalk | None:
-                return _walk(s, (slow, fast), width, Block(across, threads, unrolled))
+                return _walk(s, (slow, fast), width, TileBlock(across, threads, unrolled))
 
             width = best_width(self.part, self.domain, build, alignment)
             walk = build(Transforms(self.domain), width)
@@ -188,8 +188,8 @@ class Transpose(KernelMatch):
         # would read places of the tile that nothing has filled.
         computed = widest(across, inner, unrolled=not loads)
         moved = widest(inner, across, unrolled=not stores)
-        layout = _layout(across, inner, computed, moved, min(self.itemsizes))
-        tile = Tile(loads, stores, moved.transforms, *layout)
+        elements, places = _layout(across, inner, computed, moved, min(self.itemsizes))
+        tile = Tile(loads, stores, moved.transforms, elements, *places)
         params = HeuristicParams(self.name, computed.width, (threads, 1))
         return replace(self.scheduled((params, computed.transforms), alignment), tile=tile)
 
@@ -304,7 +304,7 @@ def _power_of_two(limit: int) -> int:
 
 
 def _walk(
-    s: Transforms, sides: tuple[Side, Side], width: int, block: Block
+    s: Transforms, sides: tuple[Side, Side], width: int, block: TileBlock
 ) -> TileWalk | None:
     """The loops over a block's tile, with vectors along the second side; None if the width does not
     divide that.
@@ -346,8 +346,8 @@ def _walk(
 
 def _layout(
     across: Side, inner: Side, computed: TileWalk, moved: TileWalk, itemsize: int
-) -> tuple[int, Scalar, Scalar]:
-    """The elements of a tile in shared memory, and the place of each walk's element there.
+) -> tuple[int, tuple[Scalar, Scalar]]:
+    """The elements of a tile in shared memory, and the places of both walks' elements there.
 
     A tile has rows of `pitch` elements, with columns along its longer side. One walk has vectors
     along the columns, each in one chunk. The other walk has its lanes on `group` rows. Each group
@@ -372,4 +372,4 @@ def _layout(
         return row * pitch + turned % (pitch // chunk) * chunk + column % chunk
 
     here, there = (position(*place) for place in places)
-    return rows * pitch, here, there
+    return rows * pitch, (here, there)

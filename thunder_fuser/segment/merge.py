@@ -131,7 +131,7 @@ def _is_for(maker: Summary, reader: Summary) -> bool:
 
 Pair = tuple[int, int]
 # (priority, a, b): heaps give the least first
-Entry = tuple[tuple[float, int], int, int]
+HeapEntry = tuple[tuple[float, int], int, int]
 
 
 class Groups:
@@ -261,6 +261,6 @@ def _round(groups: Groups, rank: Rank) -> int:
     return count
 
 
-def _entry(groups: Groups, rank: Rank, a: int, b: int) -> Entry:
+def _entry(groups: Groups, rank: Rank, a: int, b: int) -> HeapEntry:
     size = len(groups.summary[a].units) + len(groups.summary[b].units)
     return (rank(groups, a, b), size), a, b
