@@ -33,7 +33,7 @@ TWICE = {
     "Definition", "Ended", "Facts", "Function", "Guard", "Index", "Jitted", "Kernel", "Kind",
     "Line", "Memory", "Name", "Names", "On", "Op", "Operand", "Order", "Part", "Pass", "Piece",
     "Plan", "Prepared", "Recipe", "Recorder", "Refusal", "Rows", "Rule", "Runner", "Scalar",
-    "Scope", "Shape", "SharedMemory", "Sizes", "Split", "Statement", "Statements", "Store",
+    "Scope", "Shape", "Sizes", "Split", "Statement", "Statements", "Store",
     "Stream", "Tensor", "Types", "Users", "Value", "Values", "Views", "Words",
 }  # fmt: skip
 

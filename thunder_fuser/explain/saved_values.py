@@ -152,14 +152,14 @@ def _joined(parts: Sequence[Saved], name: str) -> Saved:
 
 def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
     needed = [name for name, value in cut.forward.values.items() if value.needed]
-    memory = _SharedMemory(cut.forward)
+    memory = _KeptMemory(cut.forward)
     return Saved(
         cut.plan, memory.bytes(cut.plan.kept), memory.bytes(needed),
         tuple(_kept(cut, memory)), tuple(_again(cut, jitted)),
     )  # fmt: skip
 
 
-class _SharedMemory:
+class _KeptMemory:
     """The memory of the values of a forward. owner: {value: itself, or what it is a view of}."""
 
     def __init__(self, forward: Forward) -> None:
@@ -175,7 +175,7 @@ class _SharedMemory:
         return sum(self._sizes.get(name, 0) for name in {self.owner[name] for name in names})
 
 
-def _kept(cut: Recomputation, memory: _SharedMemory) -> Iterator[Kept]:
+def _kept(cut: Recomputation, memory: _KeptMemory) -> Iterator[Kept]:
     forward, tags = cut.forward, tags_of(cut.forward, cut.stages)
     counted: set[str] = set()
     for name in cut.plan.kept:
