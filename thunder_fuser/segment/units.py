@@ -174,7 +174,8 @@ def _are_read_in_place(info: FusionInfo, names: Iterable[str], exprs: set[int]) 
 
 def merged(info: FusionInfo, a: Summary, b: Summary) -> Summary:
     """The summary of both as one segment."""
-    reads, stores, inner = _edges(info, a, b)
+    inner = a.stores.keys() & b.reads.keys() | b.stores.keys() & a.reads.keys()
+    reads, stores = _edges(info, a, b, inner)
     exprs, both = a.exprs | b.exprs, a.exprs & b.exprs
     in_place = a.in_place and b.in_place and _are_read_in_place(info, inner, exprs)
     # No value is read at a new place, so the schedulers would say the same again.
@@ -195,25 +196,23 @@ def merged(info: FusionInfo, a: Summary, b: Summary) -> Summary:
 
 
 def _edges(
-    info: FusionInfo, a: Summary, b: Summary
-) -> tuple[dict[str, list[int]], dict[str, int], list[str]]:
-    """What both together read, what they store, and the values that pass between them."""
-    reads, stores, inner = dict(a.reads), a.stores | b.stores, []
+    info: FusionInfo, a: Summary, b: Summary, inner: set[str]
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """What both together read and store. inner: the values that pass between them."""
+    reads, stores = dict(a.reads), a.stores | b.stores
     for name, (size, count) in b.reads.items():
         if name in a.stores:
-            inner.append(name)
             stores[name] -= count
         else:
             ours, readers = reads.get(name, (0, 0))
             reads[name] = [min(ours + size, info.bytes[name]), readers + count]
     for name in b.stores:
         if name in a.reads:
-            inner.append(name)
             stores[name] -= reads.pop(name)[1]
     for name in inner:
         if not stores[name]:
             del stores[name]
-    return reads, stores, inner
+    return reads, stores
 
 
 def wasted(info: FusionInfo, unit: Summary) -> int:
