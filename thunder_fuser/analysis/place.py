@@ -171,7 +171,7 @@ class _Placer:
         choice = _OperandPlacements(self, expr)
         has_bias = expr.op == "linear" and len(names_of(expr)) == 3
         if has_bias and choice.result_placement(expr.outputs[0]).partial:
-            self._apart(expr)
+            self._bias_after_sum(expr)
             return
         operands = {name: self._at(name, choice.operand(name)) for name in names_of(expr)}
         names = {out: self._name(out, choice.result_placement(out)) for out in expr.outputs}
@@ -195,7 +195,7 @@ class _Placer:
             return None
         return Placement(shards(view), view.partial)
 
-    def _apart(self, expr: OpRecord) -> None:
+    def _bias_after_sum(self, expr: OpRecord) -> None:
         """linear(a, b, bias) where each device has a part of the sum: the bias is added after it
         is reduced."""
         (name,), bias = expr.outputs, names_of(expr)[2]

@@ -60,8 +60,8 @@ def wait(
     result = sent.result()
     if strides is None or result.stride() == strides:
         return result
-    laid = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-    return laid.copy_(result)
+    copied = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return copied.copy_(result)
 
 
 def _peer_error(what: str, buffer: str, seconds: float, error: RuntimeError) -> PeerError:

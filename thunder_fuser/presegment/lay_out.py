@@ -26,7 +26,7 @@ from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import strided
 
 
-def laid_out(fusion: Fusion) -> list[str]:
+def with_set_layout(fusion: Fusion) -> list[str]:
     """The tensors whose layouts the definition sets."""
     names = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
     return list(dict.fromkeys(names))
@@ -34,7 +34,7 @@ def laid_out(fusion: Fusion) -> list[str]:
 
 def lay_out(fusion: Fusion) -> Fusion:
     """The fusion without LAYOUT records, on tensors that strides describe."""
-    domains = {name: fusion.tensors[name].domain for name in laid_out(fusion)}
+    domains = {name: fusion.tensors[name].domain for name in with_set_layout(fusion)}
     return define(tuple(on_storage(fusion.definition, domains))) if domains else fusion
 
 
@@ -44,18 +44,18 @@ def on_storage(
     """The records without LAYOUT, which read and write the storage of these domains instead."""
     records = [record for record in records if record.op not in LAYOUT]
     results = {name for r in records if r.op == "add_output" for name in names_of(r)}
-    stands: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     for record in records:
         if record.op == "define_tensor":
             yield from _input(record, domains.get(record.outputs[0]))
         elif record.op == "add_output":
-            yield from _output(record, domains, stands)
+            yield from _output(record, domains, replaced)
         else:
-            yield rename(record, stands)
+            yield rename(record, replaced)
             for name in (name for name in record.outputs if name in domains):
                 stored = _intermediate(name, domains[name], name in results)
                 yield from stored.records
-                stands[name] = stored.last
+                replaced[name] = stored.last
 
 
 def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
@@ -71,13 +71,13 @@ def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
 
 
 def _output(
-    record: OpRecord, domains: Mapping[str, TensorDomain], stands: Mapping[str, str]
+    record: OpRecord, domains: Mapping[str, TensorDomain], replaced: Mapping[str, str]
 ) -> list[OpRecord]:
     """A result in the layout of its own domain, or of the input that it is written into."""
     (name,) = names_of(record)
     alias = record.attr("alias")
     domain = domains.get(name if alias is None else str(alias))
-    source = stands.get(name, name)
+    source = replaced.get(name, name)
     if domain is None or not domain.transforms:
         return [replace(record, inputs=(source,))]
     storage = to_storage(domain, Chain(source, "to"))

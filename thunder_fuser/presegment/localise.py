@@ -31,7 +31,7 @@ from thunder_fuser.ir.layouts import Sharding, local_domain
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.placements import Step, steps
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of, record_text
-from thunder_fuser.presegment.lay_out import laid_out, on_storage
+from thunder_fuser.presegment.lay_out import with_set_layout, on_storage
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided
 
@@ -44,7 +44,7 @@ def localise(fusion: Fusion) -> Fusion:
     mesh = mesh_of(fusion)
     if mesh is None:
         return fusion
-    domains = {name: local_domain(fusion.tensors[name]) for name in laid_out(fusion)}
+    domains = {name: local_domain(fusion.tensors[name]) for name in with_set_layout(fusion)}
     local = _Localiser(fusion, mesh, place(fusion))
     return define(tuple(on_storage(local.records(), domains)))
 

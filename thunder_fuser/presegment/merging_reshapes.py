@@ -131,7 +131,7 @@ class _Mover:
             self.records.append(record)
 
     def _is_moved(self, record: OpRecord) -> bool:
-        """True if a fine value stands for the result."""
+        """True if a fine value replaces the result."""
         kind = record.row.kind
         if kind is OpKind.REDUCTION or not self._reduced.isdisjoint(names_of(record)):
             self._reduced.update(record.outputs)
@@ -166,7 +166,7 @@ class _Mover:
                 self._write_reshape(merged.fine, name, merged.sizes)
 
     def _reshape(self, record: OpRecord) -> bool:
-        """True if the result is not computed, since a fine value stands for it."""
+        """True if the result is not computed, since a fine value replaces it."""
         (source,), (result,) = names_of(record), record.outputs
         merged = self._merged.get(source)
         fine = source if merged is None else merged.fine
@@ -194,16 +194,16 @@ class _Mover:
         if groups is None or record.op == "segment_set" or not self._is_row_major(result):
             return False
         fines = {name: self._fine(name, groups) for name in names_of(record)}
-        stands: dict[str, str] = {}
+        replaced: dict[str, str] = {}
         if None in fines.values():
             return False
         for name, sizes in fines.items():
             if name in self._merged:
-                stands[name] = self._merged[name].fine
+                replaced[name] = self._merged[name].fine
             elif sizes:
-                stands[name] = self._read_as(name, sizes)
+                replaced[name] = self._read_as(name, sizes)
         fine = self._made_fine(result, groups)
-        self.records.append(replace(rename(record, stands), outputs=(fine,)))
+        self.records.append(replace(rename(record, replaced), outputs=(fine,)))
         return True
 
     def _fine(self, name: str, groups: AxisGroups) -> Sizes | None:

@@ -24,15 +24,15 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
     The rule sees records with operands already replaced. The same Fusion is returned if no record
     changed.
     """
-    stands: dict[str, Operand] = {}
+    replaced: dict[str, Operand] = {}
     records: list[OpRecord] = []
     for record in fusion.definition:
-        record = rename(record, stands)
+        record = rename(record, replaced)
         new = rule(record) if record.op in OPS else record
         if isinstance(new, OpRecord):
             records.append(new)
         else:
-            stands[record.outputs[0]] = new
+            replaced[record.outputs[0]] = new
     return fusion if tuple(records) == fusion.definition else define(tuple(records))
 
 

@@ -107,7 +107,7 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
     if len(set(patterns.values())) < 2 or has_order(whole, options):
         return fusion
     columns = _columns(whole, patterns, target, options)
-    steps = {record: _dims_apart(whole, record, axes) for record, axes in columns.items()}
+    steps = {record: _split_dims(whole, record, axes) for record, axes in columns.items()}
     return expand(fusion, {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()})
 
 
@@ -149,7 +149,7 @@ def _is_worth_it(
     )
 
 
-def _dims_apart(
+def _split_dims(
     whole: Part, record: OpRecord, columns: Axes
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The dims of the two steps: columns, then the rest as dims of the first step's result."""

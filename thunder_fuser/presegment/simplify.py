@@ -55,13 +55,13 @@ def share_results(fusion: Fusion) -> Fusion:
 
 def _whole_arguments(fusion: Fusion) -> set[str]:
     """The arguments that are row-major in memory, without gaps, and are not overwritten."""
-    laid = {name for r in fusion.definition if r.op in LAYOUT for name in r.inputs}
+    with_layout = {name for r in fusion.definition if r.op in LAYOUT for name in r.inputs}
     written = {output.alias for output in fusion.outputs}
     return {
         record.outputs[0] for record in fusion.definition
         if record.op == "define_tensor" and not record.attr("is_cpu")
         and record.attr("strides") == contiguous_strides(record.ints("shape"))
-        and record.outputs[0] not in laid | written
+        and record.outputs[0] not in with_layout | written
     }  # fmt: skip
 
 

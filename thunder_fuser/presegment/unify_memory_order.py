@@ -108,6 +108,6 @@ def _written(copies: Collection[_Copy]) -> dict[OpRecord, list[OpRecord]]:
             "stride_order", (copy.name,), (f"{copy.name}.copy",), (("stride_order", copy.order),)
         )
         rewritten.setdefault(copy.readers[0], []).append(record)
-    for reader, stands in names.items():
-        rewritten.setdefault(reader, []).append(rename(reader, stands))
+    for reader, replaced in names.items():
+        rewritten.setdefault(reader, []).append(rename(reader, replaced))
     return rewritten

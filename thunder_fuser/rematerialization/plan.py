@@ -202,8 +202,8 @@ class _Problem:
         if op.refusal:
             return KEEP
         cost = self._cost(op)
-        said = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
-        return KEEP if KEEP in said else RECOMPUTE if RECOMPUTE in said else FREE
+        choices = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
+        return KEEP if KEEP in choices else RECOMPUTE if RECOMPUTE in choices else FREE
 
     def _solve(self, byte: int, femtosecond: int) -> _Solution:
         cut = minimum_cut(self._graph(byte, femtosecond))

@@ -71,14 +71,14 @@ class Policy:
         return self.text
 
     def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        said = self.choose(value, bytes, cost, tags)
-        if not isinstance(said, Choice):
+        choice = self.choose(value, bytes, cost, tags)
+        if not isinstance(choice, Choice):
             raise OptionError(
                 f"policy {self.text} of {value}",
                 expected="KEEP, RECOMPUTE or FREE of thunder_fuser.rematerialization.policy",
-                got=repr(said),
+                got=repr(choice),
             )
-        return said
+        return choice
 
 
 def none() -> Policy:
@@ -113,8 +113,8 @@ def save_only(*which: str | Callable[[str], bool]) -> Policy:
         raise OptionError(
             "save_only", expected="names, and a predicate of names at most", got=repr(which)
         )
-    said = ", ".join([*map(repr, names), *map(_name, predicates)])
-    return Policy(f"save_only({said})", _Only(frozenset(names), *predicates))
+    listed = ", ".join([*map(repr, names), *map(_name, predicates)])
+    return Policy(f"save_only({listed})", _Only(frozenset(names), *predicates))
 
 
 _STAGES = 3  # of four values of a stream, one is kept

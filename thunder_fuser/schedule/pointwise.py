@@ -84,7 +84,7 @@ def cuda_with(
     """
     part, total = match.part, match.kept_size
     row = _odd_row(part, match.kept)
-    apart = unroll > 1 and _lie_apart(match, unroll)
+    rows_apart = unroll > 1 and _are_rows_apart(match, unroll)
 
     def build(s: Transforms, width: int) -> bool:
         shift = row_shift(part, row, width) if size_of(part, row) % width else None
@@ -95,7 +95,7 @@ def cuda_with(
             return False
         else:
             outer, lane = s.split(s.merge(tuple(axis.name for axis in s.domain)), width)
-        if apart and not s.extent(outer) % unroll:
+        if rows_apart and not s.extent(outer) % unroll:
             step, outer = s.split(outer, s.extent(outer) // unroll)
             block, thread = s.split(outer, threads)
             s.reorder(block, step, thread, lane)
@@ -137,7 +137,7 @@ def _unroll(match: Pointwise, width: int) -> int:
     names = streamed.intersection(part.inputs)
     read = sum(part.tensors[name].dtype.bytes * width for name in names)
     wanted = -(-target.bytes_in_flight_per_sm // target.max_threads_per_sm)
-    shares = _lie_apart(match, MOST_STEPS)
+    shares = _are_rows_apart(match, MOST_STEPS)
     unroll = 1
     while unroll < MOST_STEPS and read and (shares or unroll * read < wanted):
         blocks = match.kept_size // (width * THREADS * unroll * 2)
@@ -147,7 +147,7 @@ def _unroll(match: Pointwise, width: int) -> int:
     return unroll
 
 
-def _lie_apart(match: Pointwise, unroll: int) -> bool:
+def _are_rows_apart(match: Pointwise, unroll: int) -> bool:
     """True if the vectors of a thread should lie whole rows apart: the tensors without rows have
     more than twice the bytes an element of those with all axes.
 
