@@ -31,7 +31,7 @@ from thunder_fuser.ir.layouts import Sharding, local_domain
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.placements import Step, steps
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of, record_text
-from thunder_fuser.presegment.lay_out import with_set_layout, on_storage
+from thunder_fuser.presegment.lay_out import on_storage, with_set_layout
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided
 
