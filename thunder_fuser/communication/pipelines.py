@@ -149,7 +149,7 @@ def _add_product(
 class _Gather:
     """The steps of a gather. They are cached, so that a call costs little time on the host.
 
-    own: the rows of this rank's part in the whole. puts: (rows, peer, slot, flag). arrivals:
+    mine: the rows of this rank's part in the whole. puts: (rows, peer, slot, flag). arrivals:
     (source, slot, rows, flag, their place in the whole).
     """
 

@@ -35,7 +35,7 @@ _LONGEST = 160
 
 
 def jit(function: Callable[..., Any], **options: Value) -> Jitted:
-    """thunder.jit with the fuser; `given` are its options, by their own names."""
+    """thunder.jit with the fuser; options: the fuser's, by their own names."""
     keywords = {f"fuser_{name}": value for name, value in options.items()}
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
 

@@ -82,7 +82,7 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
     return after, Recomputation(forward, decided, copies, kinds, policy.stages)
 
 
-# ------------------------------------------------------------------------------ a trace as facts
+# ------------------------------------------------------------------------- a trace as a Forward
 
 _GIVERS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
 

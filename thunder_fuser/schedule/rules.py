@@ -66,7 +66,7 @@ WALKS: dict[str, tuple[tuple[set[P], set[P]], tuple[set[P], set[P]]]] = {
 def check(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """ScheduleError, which names the axis and the rule, unless the schedule is legal.
 
-    own: the scheduler's own schedule of the same part, which is legal.
+    default: the scheduler's own schedule of the same part, which is legal.
     """
     if scheduled == default:
         return

@@ -77,7 +77,7 @@ def _decided(schedule: ScheduledFusion) -> tuple[object, ...]:
 
 
 def _around(base: Sequence[int], choices: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """All choices, those with the fewest doublings or halvings of `own` first.
+    """All choices, those with the fewest doublings or halvings of `base` first.
 
     >>> _around((128, 1), [(64, 128, 512), (1, 2)])
     [(128, 1), (64, 1), (128, 2), (64, 2), (512, 1), (512, 2)]
