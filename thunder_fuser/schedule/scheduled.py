@@ -185,7 +185,7 @@ def _transform_text(transform: Transform) -> str:
 
 
 def params_of(like: HeuristicParams, loop: Domain, blocks: int) -> HeuristicParams:
-    """The parameters of a schedule with these loops. like: those of another schedule of the match."""
+    """The parameters of a schedule with these loops. like: those of another schedule."""
     bound = {axis.parallel: axis for axis in loop}
 
     def extent(parallel: ParallelType) -> int:
