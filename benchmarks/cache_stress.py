@@ -211,7 +211,7 @@ def threads_for(seconds: float, count: int, capacity: int) -> Threads:
             raise errors[0]
         stats = cache.stats()
     store = current_store()
-    kernels = len(store.found()) if store else 0
+    kernels = len(store.stored_files()) if store else 0
     return Threads(
         count, seconds, sum(calls), stats.hits, stats.misses, stats.evictions,
         binaries.binaries().compiled - compiled, kernels,

@@ -51,8 +51,8 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        return found
+        globals()[name] = value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return value
 
 
 __all__ = [

@@ -40,19 +40,19 @@ DTYPES = ("f32", "bf16")  # the demo's; here so that it is not imported for them
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0 for success, 1 if a check failed, 2 for a wrong command line."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.command is None:
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
         parser.print_help()
         return 0
     try:
-        text, is_good = given.run(given)
+        text, is_good = parsed.run(parsed)
         if text:
             print(text)
     except FuserError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"{error.filename or given.command}: {error.strerror or error}", file=sys.stderr)
+        print(f"{error.filename or parsed.command}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0 if is_good else 1
 
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_cache(commands)
     _add_report(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
-    env.set_defaults(run=lambda given: machine.environment())
+    env.set_defaults(run=lambda args: machine.environment())
     return parser
 
 
@@ -85,17 +85,17 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(run=partial(_run_demo, parser))
 
 
-def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[str, bool]:
+def _run_demo(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> tuple[str, bool]:
     """Runs the demo on the requested device, by default the best one. Exits if it is missing."""
     has_cuda = torch.cuda.is_available()
-    if given.device == "cuda" and not has_cuda:
+    if parsed.device == "cuda" and not has_cuda:
         parser.error("--device cuda: this machine has no CUDA device that torch can use")
-    if given.device == "cuda" and given.emulate:
+    if parsed.device == "cuda" and parsed.emulate:
         parser.error("--emulate runs on the CPU: leave out --device cuda")
-    best = "cuda" if has_cuda and not given.emulate else "cpu"
-    dtypes = DTYPES if given.dtype == "both" else (given.dtype,)
-    device = torch.device(given.device or best)
-    return "", demo.demo(demo.Demo(device, dtypes, given.emulate, given.small))
+    best = "cuda" if has_cuda and not parsed.emulate else "cpu"
+    dtypes = DTYPES if parsed.dtype == "both" else (parsed.dtype,)
+    device = torch.device(parsed.device or best)
+    return "", demo.demo(demo.Demo(device, dtypes, parsed.emulate, parsed.small))
 
 
 def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -116,48 +116,48 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.set_defaults(run=_run_report)
 
 
-def _run_report(given: argparse.Namespace) -> tuple[str, bool]:
-    arguments, page = given.arguments, given.page
+def _run_report(parsed: argparse.Namespace) -> tuple[str, bool]:
+    arguments, page = parsed.arguments, parsed.page
     if page is None and arguments[-2:-1] == ["-o"]:
         arguments, page = arguments[:-2], arguments[-1]
-    return script.report_on_script(given.script, arguments, Path(page) if page else None)
+    return script.report_on_script(parsed.script, arguments, Path(page) if page else None)
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "show, export, import or remove compiled kernels on disk"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
-    parser.set_defaults(run=lambda given: parser.error("cache: name a command of it"))
+    parser.set_defaults(run=lambda args: parser.error("cache: name a command of it"))
     parts = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def part(name: str, help: str, run: Callable[[argparse.Namespace], str]) -> Any:
-        one = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")
-        one.set_defaults(run=lambda given: (run(given), True))
-        return one
+        sub = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")
+        sub.set_defaults(run=lambda args: (run(args), True))
+        return sub
 
     libraries = "also CPU libraries, which are code that runs in your process"
     part("info", "show the folder and its size", lambda _: machine.info())
-    one = part("list", "a line for each entry", lambda given: machine.listing(given.pattern))
-    one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
-    one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
-    one.add_argument("--remove", action="store_true", help="remove what is damaged")
-    one.set_defaults(run=lambda given: machine.verify(remove=given.remove))
-    one = part("prune", "evict least recently used", lambda given: machine.prune(given.megabytes))
-    one.add_argument("megabytes", type=_count, help="what may stay")
+    sub = part("list", "a line for each entry", lambda args: machine.listing(args.pattern))
+    sub.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
+    sub = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
+    sub.add_argument("--remove", action="store_true", help="remove what is damaged")
+    sub.set_defaults(run=lambda args: machine.verify(remove=args.remove))
+    sub = part("prune", "evict least recently used", lambda args: machine.prune(args.megabytes))
+    sub.add_argument("megabytes", type=_count, help="what may stay")
     part("clear", "remove every entry", lambda _: machine.clear())
-    one = part("explain", "in which fields an entry differs from the nearest other one",
-               lambda given: machine.explain(given.key))  # fmt: skip
-    one.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
+    sub = part("explain", "in which fields an entry differs from the nearest other one",
+               lambda args: machine.explain(args.key))  # fmt: skip
+    sub.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
     for name, help, run in (
         ("export", "write the entries into a new file", lambda: machine.export_to),
         ("import", "add the entries of a file", lambda: machine.import_from),
     ):
-        one = part(name, help, partial(_carry, run))
-        one.add_argument("file", type=Path)
-        one.add_argument("--libraries", action="store_true", help=libraries)
+        sub = part(name, help, partial(_carry, run))
+        sub.add_argument("file", type=Path)
+        sub.add_argument("--libraries", action="store_true", help=libraries)
 
 
-def _carry(run: Callable[[], Callable[..., str]], given: argparse.Namespace) -> str:
-    return run()(given.file, libraries=given.libraries)
+def _carry(run: Callable[[], Callable[..., str]], parsed: argparse.Namespace) -> str:
+    return run()(parsed.file, libraries=parsed.libraries)
 
 
 def _count(text: str) -> int:

@@ -13,7 +13,7 @@ import nvtx
 import torch
 
 from thunder_fuser.analysis.names import kernel_name
-from thunder_fuser.autotune.choice import Choice
+from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.autotune.tune import Tuner
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
@@ -41,7 +41,7 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
-from thunder_fuser.schedule.given import Given, given_schedule
+from thunder_fuser.schedule.given import ScheduleSource, given_schedule
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.segment.canonical import canonical
@@ -62,7 +62,7 @@ class Planned:
 
     segmented: SegmentedFusion
     sources: tuple[KernelSource | None, ...]
-    choices: tuple[Choice | None, ...]
+    choices: tuple[Tuning | None, ...]
     dump: Dump
 
 
@@ -82,8 +82,8 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
         planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
         segmented = planned.segmented
         jobs = [
-            partial(_launcher, number, one, source, target, device)
-            for number, (one, source) in enumerate(
+            partial(_launcher, number, segment, source, target, device)
+            for number, (segment, source) in enumerate(
                 zip(segmented.segments, planned.sources, strict=True)
             )
         ]
@@ -91,30 +91,30 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
             # Loading is faster than starting a thread while other threads run Python.
             launchers = [job() for job in jobs] if is_ahead else run_jobs(jobs, threads=4)
         with stage("plan"):
-            made = plan(
+            host_program = plan(
                 segmented, launchers, device, options.multi_device,
                 persistent=options.persistent_buffers,
             )  # fmt: skip
-            program = dump.add(PROGRAM, made)
+            program = dump.add(PROGRAM, host_program)
             return replace(program, choices=planned.choices)
 
 
 def _choice(
     scheduled: ScheduledFusion | None, device: torch.device | None, options: CompileOptions
-) -> Choice | None:
+) -> Tuning | None:
     """The autotuned choice for a kernel, if the option asks for one."""
     if scheduled is None or device is None or not options.autotune:
         return None
     return Tuner(emit, device, options.autotune).choice(scheduled)
 
 
-def _chosen(one: Segment, alignment: dict[str, int], choice: Choice) -> ScheduledFusion | None:
+def _chosen(segment: Segment, alignment: dict[str, int], choice: Tuning) -> ScheduledFusion | None:
     """The schedule of a choice. None if it came from the store and is not legal any more."""
     try:
-        return schedule(one, alignment, choice.schedule)
+        return schedule(segment, alignment, choice.schedule)
     except GivenScheduleError as error:
-        told = f"a stored choice is not used: {error}"
-        log("kernels", lambda: told)
+        message = f"a stored choice is not used: {error}"
+        log("kernels", lambda: message)
         return None
 
 
@@ -131,13 +131,13 @@ def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
     device: where the autotuner measures, if the option asks for it; None: it does not.
     """
     segmented = plan_segments(fusion, keys, target, options, dump)
-    alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
-    sources, choices = [], list[Choice | None]()
-    for number, one in enumerate(segmented.segments):
-        scheduled = schedule(one, alignment, given.get(number))
-        choice = None if number in given else _choice(scheduled, device, options)
+    alignment, fixed = alignments(segmented, keys), numbered(segmented, options.schedules)
+    sources, choices = [], list[Tuning | None]()
+    for number, piece in enumerate(segmented.segments):
+        scheduled = schedule(piece, alignment, fixed.get(number))
+        choice = None if number in fixed else _choice(scheduled, device, options)
         if choice is not None and choice.schedule:
-            scheduled = _chosen(one, alignment, choice) or scheduled
+            scheduled = _chosen(piece, alignment, choice) or scheduled
         choices.append(choice)
         sources.append(emit(dump.add(SCHEDULE.format(number), scheduled)))
         dump.add(_kernel_file(number, sources[-1]), sources[-1], _text)
@@ -152,28 +152,28 @@ def build_kernels(planned: Planned, target: Target) -> None:
 
 
 def _launcher(
-    number: int, one: Segment, source: KernelSource | None, target: Target, device: torch.device
+    number: int, segment: Segment, source: KernelSource | None, target: Target, device: torch.device
 ) -> Launcher:
     """Makes the segment's launcher, and logs its kernel."""
     start = perf_counter()
     try:
         with origin() as where:
-            made = launcher_for(one.part, source, target, device)
+            launcher = launcher_for(segment.part, source, target, device)
             if source is not None:
-                seconds, found = perf_counter() - start, where()
-                log("kernels", lambda: _kernel_text(one, source, seconds, found))
-        return made
+                seconds, how = perf_counter() - start, where()
+                log("kernels", lambda: _kernel_text(segment, source, seconds, how))
+        return launcher
     except CompileError as error:
         error.files = (_kernel_file(number, source), LOG.format(number))
         raise
 
 
-def _kernel_text(one: Segment, source: KernelSource, seconds: float, found: str) -> str:
+def _kernel_text(segment: Segment, source: KernelSource, seconds: float, how: str) -> str:
     """The kernel's line in the log: scheduler, bytes read and written, origin, time."""
-    bytes_in, bytes_out = one.part.moved
+    bytes_in, bytes_out = segment.part.moved
     return (
-        f"{source.name}: {one.scheduler.name}, reads {bytes_in / 1024:.1f} KiB,"
-        f" writes {bytes_out / 1024:.1f} KiB, {found} in {1e3 * seconds:.1f} ms"
+        f"{source.name}: {segment.scheduler.name}, reads {bytes_in / 1024:.1f} KiB,"
+        f" writes {bytes_out / 1024:.1f} KiB, {how} in {1e3 * seconds:.1f} ms"
     )
 
 
@@ -194,18 +194,18 @@ def texts(
     program: HostProgram,
 ) -> dict[str, str]:
     """{file name in a dump: the result of a stage as text} for a program that is compiled."""
-    found = {
+    files = {
         FUSION: str(fusion),
         SPECIALISED: str(segmented.fusion),
         SEGMENTS: str(with_params(segmented)),
     }
     sources = iter(program.sources)
-    for number, one in enumerate(scheduled):
-        if one is not None:
+    for number, decided in enumerate(scheduled):
+        if decided is not None:
             source = next(sources)
-            found[SCHEDULE.format(number)] = str(one)
-            found[_kernel_file(number, source)] = source.text
-    return {**found, PROGRAM: str(program)}
+            files[SCHEDULE.format(number)] = str(decided)
+            files[_kernel_file(number, source)] = source.text
+    return {**files, PROGRAM: str(program)}
 
 
 def _kernel_file(number: int, source: KernelSource | None) -> str:
@@ -247,8 +247,8 @@ def schedules(
     segmented: SegmentedFusion, keys: tuple[InputKey, ...], options: CompileOptions
 ) -> list[ScheduledFusion | None]:
     """The schedule of each segment, given or the scheduler's own; None where torch runs it."""
-    alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
-    return [schedule(one, alignment, given.get(n)) for n, one in enumerate(segmented.segments)]
+    alignment, fixed = alignments(segmented, keys), numbered(segmented, options.schedules)
+    return [schedule(s, alignment, fixed.get(n)) for n, s in enumerate(segmented.segments)]
 
 
 def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[str, int]:
@@ -261,26 +261,26 @@ def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[s
 
 @stage("schedule")
 def schedule(
-    one: Segment, alignment: dict[str, int], given: Given | None = None
+    segment: Segment, alignment: dict[str, int], source: ScheduleSource | None = None
 ) -> ScheduledFusion | None:
     """The segment's schedule, with canonical names; None if torch runs the segment.
 
-    given: a text or a function that schedules it; ScheduleError if that is not legal.
+    source: a text or a function that schedules it; ScheduleError if that is not legal.
     """
-    if not one.scheduler.makes_kernel:
-        if given is not None:
+    if not segment.scheduler.makes_kernel:
+        if source is not None:
             expected = "a segment with a kernel"
-            raise GivenScheduleError("schedules", expected=expected, got=one.scheduler.name)
+            raise GivenScheduleError("schedules", expected=expected, got=segment.scheduler.name)
         return None
-    part, names = canonical(one.part)
-    taken = dict(one.part.overwrites)
+    part, names = canonical(segment.part)
+    taken = dict(segment.part.overwrites)
     known = {
         names[name]: alignment[where]
-        for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
+        for name in (*segment.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
-    renamed = one.scheduler.match(part, one.match.target, one.match.options)
+    renamed = segment.scheduler.match(part, segment.match.target, segment.match.options)
     assert isinstance(renamed, KernelMatch)  # a match does not depend on names or on axes' order
-    return renamed.schedule(known) if given is None else given_schedule(renamed, given, known)
+    return renamed.schedule(known) if source is None else given_schedule(renamed, source, known)
 
 
 def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:

@@ -35,7 +35,7 @@ from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.schedule.given import Given
+from thunder_fuser.schedule.given import ScheduleSource
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
@@ -47,7 +47,7 @@ class FusionDefinition(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._entry: FusionEntry | None = None
-        self._schedules: dict[int | str, Given] = {}
+        self._schedules: dict[int | str, ScheduleSource] = {}
 
     def __enter__(self) -> FusionDefinition:
         return self
@@ -67,12 +67,12 @@ class FusionDefinition(Recorder):
 
     def _is_reshaped(self, name: Operand) -> bool:
         """True if the value is an argument that was only reshaped. nvFuser returns it as a view."""
-        made = next((one for one in reversed(self._records) if name in one.outputs), None)
-        if made is None or made.op != "reshape":
+        maker = next((record for record in reversed(self._records) if name in record.outputs), None)
+        if maker is None or maker.op != "reshape":
             return False
-        source = made.inputs[0]
-        given = any(r.op == "define_tensor" and source in r.outputs for r in self._records)
-        return given or self._is_reshaped(source)
+        source = maker.inputs[0]
+        is_argument = any(r.op == "define_tensor" and source in r.outputs for r in self._records)
+        return is_argument or self._is_reshaped(source)
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
         """An input with the tensor's dtype, stride order, contiguity and, if asked, sizes."""
@@ -107,7 +107,7 @@ class FusionDefinition(Recorder):
         inputs: Sequence[Any],
         *,
         target: str | Target | None = None,
-        schedules: Mapping[int | str, Given] | None = None,
+        schedules: Mapping[int | str, ScheduleSource] | None = None,
         device: Any = None,
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
@@ -126,7 +126,7 @@ class FusionDefinition(Recorder):
         Raises InputError naming the argument that does not fit, and GivenScheduleError naming the
         axis and the rule that a schedule breaks.
         """
-        entry, flat, given = self.entry, self._flat(inputs), self._scheduled(schedules)
+        entry, flat, fixed = self.entry, self._flat(inputs), self._scheduled(schedules)
         if device is not None or _enable_options or _disable_options:
             check_options("_enable_options", _enable_options)
             check_options("_disable_options", _disable_options)
@@ -135,28 +135,28 @@ class FusionDefinition(Recorder):
         on = None if target is None else named(target)
         profiler = active()
         if profiler is None:
-            return entry.execute(flat, on, given)
+            return entry.execute(flat, on, fixed)
         return profiler.watch(
             entry.number,
-            lambda: entry.program_for(flat, on, schedules=given),
-            lambda: entry.execute(flat, on, given),
+            lambda: entry.program_for(flat, on, schedules=fixed),
+            lambda: entry.execute(flat, on, fixed),
         )
 
-    def schedule(self, segment: int | str, given: Given | None) -> None:
+    def schedule(self, segment: int | str, source: ScheduleSource | None) -> None:
         """Schedules a segment from now on by a text or by a function of a Schedule; None restores
         the scheduler's own. A function is compared by identity, and runs when a kernel compiles."""
         if not isinstance(segment, (int, str)):
             expected = "the number or the name of a segment"
             raise GivenScheduleError("fd.schedule", expected=expected, got=shown(segment))
         self._schedules.pop(segment, None)
-        if given is not None:
-            self._schedules[segment] = _checked_schedule(segment, given)
+        if source is not None:
+            self._schedules[segment] = _checked_schedule(segment, source)
 
-    def _scheduled(self, schedules: Mapping[int | str, Given] | None = None) -> Schedules:
+    def _scheduled(self, schedules: Mapping[int | str, ScheduleSource] | None = None) -> Schedules:
         if not isinstance(schedules, Mapping | None):
             expected = "{segment: a text or a function}"
             raise GivenScheduleError("schedules", expected=expected, got=shown(schedules))
-        more = {at: _checked_schedule(at, one) for at, one in (schedules or {}).items()}
+        more = {at: _checked_schedule(at, source) for at, source in (schedules or {}).items()}
         return tuple({**self._schedules, **more}.items())
 
     def schedules(
@@ -164,7 +164,7 @@ class FusionDefinition(Recorder):
         inputs: Sequence[Any],
         *,
         target: str | Target = "cpu",
-        schedules: Mapping[int | str, Given] | None = None,
+        schedules: Mapping[int | str, ScheduleSource] | None = None,
     ) -> tuple[ScheduledFusion | None, ...]:
         """The schedule of each segment for these inputs, None where torch runs it.
 
@@ -194,8 +194,8 @@ class FusionDefinition(Recorder):
         """
         fusion, values, keys = self._keyed(inputs)
         options = compile_options(self._scheduled())
-        own = target_for(device_of(fusion, values), options) if target is None else named(target)
-        return kernel_sources(fusion, keys, own, options)
+        chosen = target_for(device_of(fusion, values), options) if target is None else named(target)
+        return kernel_sources(fusion, keys, chosen, options)
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
         """The segments for these inputs on a target. Meta tensors suffice; compiles nothing.
@@ -203,9 +203,9 @@ class FusionDefinition(Recorder):
         Products with communication have the cost model's decision, with its numbers.
         """
         fusion, _, keys = self._keyed(inputs)
-        own = named(target)
-        found = with_params(plan_segments(fusion, keys, own, compile_options()))
-        return with_decisions(found, own)
+        chosen = named(target)
+        segmented = with_params(plan_segments(fusion, keys, chosen, compile_options()))
+        return with_decisions(segmented, chosen)
 
     def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""
@@ -219,7 +219,7 @@ class FusionDefinition(Recorder):
         inputs = _listed(inputs)
         if not self.complex_at:
             return inputs
-        apart = [_parts(one) if at in self.complex_at else [one] for at, one in enumerate(inputs)]
+        apart = [_parts(v) if at in self.complex_at else [v] for at, v in enumerate(inputs)]
         return [value for parts in apart for value in parts]
 
     def __repr__(self) -> str:
@@ -228,17 +228,17 @@ class FusionDefinition(Recorder):
         return str(self.fusion)
 
 
-def _checked_schedule(segment: object, given: Given) -> Given:
-    if not isinstance(given, str) and not callable(given):
+def _checked_schedule(segment: object, source: ScheduleSource) -> ScheduleSource:
+    if not isinstance(source, str) and not callable(source):
         thing = f"schedule of segment {segment}"
-        raise GivenScheduleError(thing, expected="a text or a function", got=shown(given))
-    return given
+        raise GivenScheduleError(thing, expected="a text or a function", got=shown(source))
+    return source
 
 
 def _listed(inputs: Sequence[Any]) -> Sequence[Any]:
-    if not any(isinstance(one, (list, tuple)) for one in inputs):
+    if not any(isinstance(value, (list, tuple)) for value in inputs):
         return inputs
-    return [value for one in inputs for value in (one if _is_vector(one) else [one])]
+    return [value for item in inputs for value in (item if _is_vector(item) else [item])]
 
 
 def _parts(value: Any) -> list[Any]:
@@ -249,4 +249,4 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _is_vector(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(one, int) for one in value)
+    return isinstance(value, (list, tuple)) and all(isinstance(element, int) for element in value)

@@ -114,9 +114,9 @@ def _older(folder: Path) -> list[Path]:
     times = {}
     for path in {*folder.parent.glob(f"{_KEPT}*")} - {folder}:
         with suppress(OSError):  # another process has just removed it
-            found = path.lstat()
-            if found.st_uid == os.getuid():
-                times[path] = found.st_mtime_ns
+            status = path.lstat()
+            if status.st_uid == os.getuid():
+                times[path] = status.st_mtime_ns
     return sorted(times, key=times.__getitem__, reverse=True)
 
 

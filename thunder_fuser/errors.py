@@ -61,10 +61,10 @@ class FuserError(Exception):
         return self._with(lines=(*self.facts["lines"], *lines))
 
     def _with(self, **facts: object) -> Self:
-        made = type(self)(self.thing, **{**self.facts, **facts})
-        made.__dict__ = {**self.__dict__, **made.__dict__}
-        made.__cause__ = self.__cause__
-        return made
+        changed = type(self)(self.thing, **{**self.facts, **facts})
+        changed.__dict__ = {**self.__dict__, **changed.__dict__}
+        changed.__cause__ = self.__cause__
+        return changed
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

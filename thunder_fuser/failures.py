@@ -24,7 +24,7 @@ from thunder_fuser.errors import (
 )
 
 OF_SYSTEM = (OSError, MemoryError)
-_OF_WHAT_WAS_MADE = (CompileError, ScheduleError, VerifyError)
+_OF_COMPILING = (CompileError, ScheduleError, VerifyError)
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def explaining(dump: Dump) -> Iterator[None]:
 
 def _explained(error: Exception, dump: Dump) -> Exception:
     is_typed = isinstance(error, (FuserError, Warning))  # a filter may raise a warning as an error
-    is_own = isinstance(error, GivenScheduleError) or not isinstance(error, _OF_WHAT_WAS_MADE)
+    is_own = isinstance(error, GivenScheduleError) or not isinstance(error, _OF_COMPILING)
     if is_typed and is_own:
         return error
     failure = build_error(error)
@@ -83,11 +83,11 @@ def _of_system(error: OSError | MemoryError) -> BuildError:
 
 
 def _of_bug(error: Exception) -> BuildError:
-    told = " ".join(f"{type(error).__name__}: {error}".split())
+    message = " ".join(f"{type(error).__name__}: {error}".split())
     frames = traceback.extract_tb(error.__traceback__)
-    place = "".join(f" in {one.filename}:{one.lineno}" for one in frames[-1:])
+    place = "".join(f" in {frame.filename}:{frame.lineno}" for frame in frames[-1:])
     return BuildError(
-        "A fusion could not be built, because thunder_fuser has a bug", got=f"{told}{place}",
+        "A fusion could not be built, because thunder_fuser has a bug", got=f"{message}{place}",
         do="report it with the text of the stages",
     )  # fmt: skip
 

@@ -57,8 +57,8 @@ def timing(what: str) -> Iterator[None]:
         yield
         return
     start = perf_counter()
-    with collected() as found:
+    with collected() as times:
         yield
     total = perf_counter() - start
-    parts = ", ".join(f"{stage} {1e3 * one.seconds:.1f}" for stage, one in found.items())
+    parts = ", ".join(f"{stage} {1e3 * spent.seconds:.1f}" for stage, spent in times.items())
     log("time", lambda: f"{what}: {1e3 * total:.1f} ms: {parts}")

@@ -80,7 +80,7 @@ class MultiDeviceParams:
     def _fields(self) -> Iterator[tuple[str, str, Any]]:
         for room in ("executor", "lower"):
             params = getattr(self, room)
-            yield from ((room, one.name, getattr(params, one.name)) for one in fields(params))
+            yield from ((room, field.name, getattr(params, field.name)) for field in fields(params))
 
     @staticmethod
     def parse(text: str) -> MultiDeviceParams:
@@ -89,16 +89,16 @@ class MultiDeviceParams:
         >>> MultiDeviceParams.parse("lower.overlap=never, executor.seconds=60").lower.overlap
         'never'
         """
-        made = MultiDeviceParams()
-        types = {f"{room}.{name}": type(value) for room, name, value in made._fields()}
+        params = MultiDeviceParams()
+        types = {f"{room}.{name}": type(value) for room, name, value in params._fields()}
         for part in filter(None, text.replace(" ", "").split(",")):
             name, _, value = part.partition("=")
             if name not in types:
                 raise unknown_name("MultiDeviceParams", name, types, part)
             room, _, field_name = name.partition(".")
             known = {field_name: _read(name, types[name], value)}
-            made = made.with_(**{room: known})  # type: ignore[arg-type]
-        return made
+            params = params.with_(**{room: known})  # type: ignore[arg-type]
+        return params
 
 
 def _read(name: str, kind: type, text: str) -> Any:
@@ -114,7 +114,7 @@ def _read(name: str, kind: type, text: str) -> Any:
 
 
 def _replaced(params: Any, values: Mapping[str, Any]) -> Any:
-    known = [one.name for one in fields(params)]
+    known = [field.name for field in fields(params)]
     for name in values:
         if name not in known:
             raise unknown_name(f"{type(params).__name__}.{name}", name, known)

@@ -260,7 +260,7 @@ def in_force(values: Mapping[str, object]) -> Iterator[None]:
     try:
         yield
     finally:
-        del _scopes[next(at for at, one in enumerate(_scopes) if one is scope)]
+        del _scopes[next(at for at, entered in enumerate(_scopes) if entered is scope)]
 
 
 def with_options_as_now(job: Callable[[], T]) -> Callable[[], T]:
@@ -287,8 +287,8 @@ def unknown_variables() -> dict[str, str]:
 
 
 def _nearest_variable(name: str) -> str:
-    found = nearest(name.removeprefix(PREFIX).lower(), OPTIONS)
-    return OPTIONS[found].env if found else ""
+    closest = nearest(name.removeprefix(PREFIX).lower(), OPTIONS)
+    return OPTIONS[closest].env if closest else ""
 
 
 _COMPILED = tuple(field.name for field in fields(CompileOptions) if field.name in OPTIONS)

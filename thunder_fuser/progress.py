@@ -49,7 +49,7 @@ class _Beat:
         return False
 
 
-class _Line:
+class _ProgressLine:
     """The current work, and the line that shows it. Its thread runs while there is work."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Line:
         self._drawn = text
 
 
-_LINE = _Line()
+_LINE = _ProgressLine()
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def _is_terminal() -> bool:
 
 def _after_fork() -> None:
     global _LINE  # noqa: PLW0603  its thread and its work are only in the parent
-    _LINE = _Line()
+    _LINE = _ProgressLine()
 
 
 if hasattr(os, "register_at_fork"):

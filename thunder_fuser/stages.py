@@ -33,7 +33,7 @@ class Spent:
 
 _watchers: list[dict[str, Spent]] = []
 # The times that `collected` collects in this thread.
-_own: ContextVar[dict[str, Spent] | None] = ContextVar("own", default=None)
+_collecting: ContextVar[dict[str, Spent] | None] = ContextVar("collecting", default=None)
 # The seconds of the stages inside this thread's current stage.
 _inside: ContextVar[list[float] | None] = ContextVar("inside", default=None)
 
@@ -41,40 +41,40 @@ _inside: ContextVar[list[float] | None] = ContextVar("inside", default=None)
 @contextmanager
 def timed() -> Iterator[Mapping[str, Spent]]:
     """Collects the time of each stage until the block ends."""
-    found: dict[str, Spent] = {}
-    _watchers.append(found)
+    times: dict[str, Spent] = {}
+    _watchers.append(times)
     try:
-        yield found
+        yield times
     finally:
-        del _watchers[next(at for at, one in enumerate(_watchers) if one is found)]
+        del _watchers[next(at for at, watcher in enumerate(_watchers) if watcher is times)]
 
 
 def spent() -> dict[str, float]:
     """{stage: seconds} of the innermost `timed` block; empty outside of one."""
-    return {name: one.seconds for name, one in _watchers[-1].items()} if _watchers else {}
+    return {name: time.seconds for name, time in _watchers[-1].items()} if _watchers else {}
 
 
 @contextmanager
 def collected() -> Iterator[Mapping[str, Spent]]:
     """Collects the time of each stage in this thread until the block ends."""
-    found: dict[str, Spent] = {}
-    token = _own.set(found)
+    times: dict[str, Spent] = {}
+    token = _collecting.set(times)
     try:
-        yield found
+        yield times
     finally:
-        _own.reset(token)
+        _collecting.reset(token)
 
 
 def is_collected() -> bool:
     """True inside `collected`, in this thread."""
-    return _own.get() is not None
+    return _collecting.get() is not None
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """Adds the block's time to the stage's. It is also a decorator."""
-    own = _own.get()
-    if not _watchers and own is None:
+    collector = _collecting.get()
+    if not _watchers and collector is None:
         yield
         return
     outer, inner = _inside.get(), [0.0]
@@ -87,7 +87,7 @@ def stage(name: str) -> Iterator[None]:
         _inside.reset(token)
         if outer is not None:
             outer[0] += whole
-        for found in [*_watchers] if own is None else [*_watchers, own]:
-            spent = found.setdefault(name, Spent())
+        for times in [*_watchers] if collector is None else [*_watchers, collector]:
+            spent = times.setdefault(name, Spent())
             spent.seconds += whole - inner[0]
             spent.calls += 1

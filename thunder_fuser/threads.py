@@ -97,9 +97,9 @@ class SingleFlight(Generic[V]):
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of `key`, made if it is missing. A failure is not stored."""
         with self._guard:
-            found = self.values.get(key)
-            if found is not None:
-                return found
+            held = self.values.get(key)
+            if held is not None:
+                return held
             turn = self._turns.setdefault(key, _Turn())
             turn.users += 1
         try:
@@ -133,9 +133,9 @@ class SingleFlight(Generic[V]):
 
     def _get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
         with self._guard:
-            found = self.values.get(key)
-        if found is not None:  # another thread made it meanwhile
-            return found
+            held = self.values.get(key)
+        if held is not None:  # another thread made it meanwhile
+            return held
         value = make()
         with self._guard:
             self.values[key] = value
@@ -150,10 +150,10 @@ class Recent(OrderedDict[Hashable, V]):
         self._most = most
 
     def get(self, key: Hashable, default: Any = None) -> Any:
-        found = super().get(key, default)
-        if found is not None:
+        value = super().get(key, default)
+        if value is not None:
             self.move_to_end(key)
-        return found
+        return value
 
     def __setitem__(self, key: Hashable, value: V) -> None:
         super().__setitem__(key, value)
@@ -195,8 +195,8 @@ class Bounded(Generic[V]):
 
     def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of `key`, made if it is missing. Several threads may make it at once."""
-        found = self._values.get(key)
-        return self.keep(key, make()) if found is None else found
+        value = self._values.get(key)
+        return self.keep(key, make()) if value is None else value
 
 
 WARNED: Bounded[object] = Bounded(4096)
@@ -246,8 +246,8 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
 
     def result(number: int) -> V:
         while number not in early:
-            one = _next(ended)
-            early[one[0]] = one
+            end = _next(ended)
+            early[end[0]] = end
         _, values, error = early.pop(number)
         try:
             if error is not None:

@@ -29,11 +29,11 @@ from torch.distributed import ProcessGroup
 from benchmarks.overlap.model import measured_rates
 from benchmarks.overlap.points import SMALL, points, shapes
 from benchmarks.overlap.ways import Operands, Problem, Way, pieces, ways
-from thunder_fuser.communication.agreement import from_all, from_first
 from thunder_fuser.communication.bandwidths import bandwidths
 from thunder_fuser.communication.buffers import CACHE
 from thunder_fuser.communication.cost import H200, Decision, decide
 from thunder_fuser.communication.exchange import Exchange
+from thunder_fuser.communication.rank_consistency import from_all, from_first
 from thunder_fuser.communication.symmetric import SymmetricExchange
 from thunder_fuser.communication.transports import release, why_not
 

@@ -14,7 +14,7 @@ from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from benchmarks.overlap.points import GATHER, Point
 from benchmarks.overlap.products import Traced
 from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import Form
+from thunder_fuser.communication.exchange import BufferLayout
 from thunder_fuser.communication.pipelines import all_gather_matmul, matmul_reduce_scatter
 from thunder_fuser.communication.transports import exchange_for
 
@@ -83,10 +83,10 @@ def pieces(problem: Problem) -> dict[str, Way]:
     a, b = a.to(problem.dtype), b.to(problem.dtype)
     part = a[: m // world]
     sent = part if problem.point.kind == GATHER else a.new_zeros(m // world, n)
-    form = Form("overlap", 1, sent.shape[0], sent.shape[1], sent.dtype, 1)
+    layout = BufferLayout("overlap", 1, sent.shape[0], sent.shape[1], sent.dtype, 1)
 
     def copy(_: Operands) -> torch.Tensor:
-        exchange = exchange_for(form, group, problem.device)
+        exchange = exchange_for(layout, group, problem.device)
         if exchange is not None:
             peer = (group.rank() + 1) % world
             with exchange.call():

@@ -21,7 +21,7 @@ from thunder_fuser.segment.candidate import (
     repeats_compared,
     total,
 )
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.target import Target
 
@@ -32,33 +32,33 @@ MAX_COMBINATIONS = 256
 
 def least_cost(fusion: Fusion, target: Target) -> float:
     """The cost of the best plan, as the segmenter counts it. Takes up to ten expressions."""
-    return _Search(Facts(fusion, target)).least()
+    return _Search(FusionInfo(fusion, target)).least()
 
 
 def plan_cost(plan: SegmentedFusion, target: Target) -> float:
     """What the segmenter minimises; see candidate.cost_of."""
-    facts = Facts(plan.fusion, target)
+    info = FusionInfo(plan.fusion, target)
     candidates = []
     for one in plan.segments:
-        made = [facts.number[expr.outputs[0]] for expr in one.ops]
-        exprs = frozenset(at for at in made if not facts.is_number(at))
+        made = [info.number[expr.outputs[0]] for expr in one.ops]
+        exprs = frozenset(at for at in made if not info.is_number(at))
         candidates.append(Candidate(exprs, frozenset(one.outputs)))
-    return total(facts, candidates)
+    return total(info, candidates)
 
 
 class _Search:
-    def __init__(self, facts: Facts) -> None:
-        self.facts, self.acceptance = facts, Acceptance(facts, compile_options())
+    def __init__(self, info: FusionInfo) -> None:
+        self.info, self.acceptance = info, Acceptance(info, compile_options())
         self._options: dict[tuple[Numbers, Numbers], list[Option]] = {}
         self.best = float("inf")
 
     def least(self) -> float:
-        facts = self.facts
-        must = {facts.number[n] for n in facts.results if n in facts.number}
-        for at, expr in enumerate(facts.exprs):
+        info = self.info
+        must = {info.number[n] for n in info.results if n in info.number}
+        for at, expr in enumerate(info.exprs):
             if expr.row.kind is OpKind.EXTERNAL or expr.op == "segment_set":
                 must.add(at)
-        others = (at for at in range(len(facts.exprs)) if not facts.is_number(at))
+        others = (at for at in range(len(info.exprs)) if not info.is_number(at))
         for more in _subsets([at for at in others if at not in must]):
             stored = frozenset(must | set(more))
             self._extend(stored, sorted(stored), [])
@@ -66,7 +66,7 @@ class _Search:
 
     def _extend(self, stored: Numbers, left: list[int], blocks: list[Numbers]) -> None:
         """All ways to put what is left into these blocks or new ones."""
-        floor = len(blocks) * self.facts.target.launch_bytes
+        floor = len(blocks) * self.info.target.launch_bytes
         if floor >= self.best:
             return
         if not left:
@@ -90,15 +90,15 @@ class _Search:
             cost = sum(option[0] for option in chosen)
             exprs = [option[1] for option in chosen]
             if cost < self.best and self._is_acyclic(blocks, exprs):
-                self.best = self.best if repeats_compared(self.facts, exprs) else cost
+                self.best = self.best if repeats_compared(self.info, exprs) else cost
             if number == MAX_COMBINATIONS:
                 return
 
     def _is_acyclic(self, blocks: Sequence[Numbers], exprs: Sequence[Numbers]) -> bool:
-        number = self.facts.number
+        number = self.info.number
         home = {at: b for b, block in enumerate(blocks) for at in block}
         needs = [
-            {home[number[n]] for n in external(self.facts, one) if n in number} for one in exprs
+            {home[number[n]] for n in external(self.info, one) if n in number} for one in exprs
         ]
         done: set[int] = set()
         while len(done) < len(blocks):
@@ -121,27 +121,27 @@ class _Search:
     def _computed(self, block: Numbers, elsewhere: Numbers, found: dict[Numbers, float]) -> None:
         """Every set of expressions that may compute the block, with its cost if a scheduler takes
         it: what is stored elsewhere is read, or computed too."""
-        facts = self.facts
+        info = self.info
         stores = frozenset(
-            n for at in block for n in facts.exprs[at].outputs
-            if facts.uses[n] or n in facts.results
+            n for at in block for n in info.exprs[at].outputs
+            if info.uses[n] or n in info.results
         )
         reachable = [at for at in sorted(elsewhere) if at < max(block)]
         for again in _subsets(reachable):
             exprs = self._closure(block, elsewhere - set(again))
             one = Candidate(exprs, stores)
             if exprs not in found and not self.acceptance.refusals(one):
-                found[exprs] = cost_of(facts, one)
+                found[exprs] = cost_of(info, one)
 
     def _closure(self, block: Numbers, stop: Numbers) -> Numbers:
-        facts = self.facts
+        info = self.info
         found: set[int] = set()
         stack = list(block)
         while stack:
             at = stack.pop()
             if at not in found:
                 found.add(at)
-                makers = (facts.number.get(n) for n in facts.operands[at])
+                makers = (info.number.get(n) for n in info.operands[at])
                 stack += [m for m in makers if m is not None and m not in stop]
         return frozenset(found)
 

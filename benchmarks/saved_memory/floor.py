@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forward's facts -> the fewest bytes that any policy could keep, and of whose results.
+"""A forward -> the fewest bytes that any policy could keep, and of whose results.
 
     y = linear(x, w)     never recomputed: y is kept, or what is made of it
     h = gelu(y)          recomputed from y, or kept in place of it, whatever has fewer bytes
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from thunder_fuser.rematerialization.plan import Facts, Machine, plan
+from thunder_fuser.rematerialization.plan import Forward, Machine, plan
 from thunder_fuser.rematerialization.policy import FREE, Policy
 from thunder_fuser.target import CPU
 
@@ -20,19 +20,19 @@ from thunder_fuser.target import CPU
 _UNBOUNDED = Policy("unbounded()", lambda *_: FREE, stages=1 << 30, share=0.0)
 
 
-def floor(facts: Facts) -> dict[str, int]:
+def floor(forward: Forward) -> dict[str, int]:
     """Bytes kept in any case, by the operations, never recomputed, of whose results they are."""
-    origins = _origins(facts)
+    origins = _origins(forward)
     found: Counter[str] = Counter()
-    for name in plan(facts, _UNBOUNDED, Machine.of(CPU)).kept:
-        found[" + ".join(sorted(origins[name]))] += facts.values[name].bytes
+    for name in plan(forward, _UNBOUNDED, Machine.of(CPU)).kept:
+        found[" + ".join(sorted(origins[name]))] += forward.values[name].bytes
     return dict(found.most_common())
 
 
-def _origins(facts: Facts) -> dict[str, frozenset[str]]:
+def _origins(forward: Forward) -> dict[str, frozenset[str]]:
     """For each value the operations, never recomputed, that it can be made of without another."""
     found: dict[str, frozenset[str]] = {}
-    for op in facts.operations:
+    for op in forward.operations:
         own = [frozenset({op.name})] if op.refusal else [found.get(x, _NONE) for x in op.inputs]
         found |= dict.fromkeys((value.name for value in op.outputs), _NONE.union(*own))
     return found

@@ -85,7 +85,7 @@ def _row(name: str, layers: int, pictured: bool) -> Row:
         kept[policy] = kept_by(jitted, model, x)
         if pictured:
             timelines[policy] = timeline(jitted)
-    least = floor(recomputation_of(jitted).facts)
+    least = floor(recomputation_of(jitted).forward)
     torch._dynamo.reset()
     others = {THUNDER: jit_pairwise(model), COMPILE: torch.compile(model, dynamic=False)}
     kept |= {which: kept_by(call, model, x) for which, call in others.items()}

@@ -18,7 +18,7 @@ import torch
 
 from thunder_fuser import FusionCache, FusionDefinition, fuser
 from thunder_fuser.autotune import tune
-from thunder_fuser.autotune.choice import KIND, Choice, recipe_of, stored
+from thunder_fuser.autotune.choice import KIND, Tuning, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial, arguments_of
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit
@@ -77,7 +77,7 @@ def narrow(scheduled: ScheduledFusion) -> float:
 X = torch.randint(-4, 5, (40, 300)).float()
 
 
-def chosen(x: torch.Tensor = X) -> Choice | None:
+def chosen(x: torch.Tensor = X) -> Tuning | None:
     """What is chosen for the sum of columns; its values are right."""
     fd = summed(x)
     (result,) = fd.execute([x])
@@ -314,7 +314,7 @@ def test_threads_share_a_search(clock: Callable[[Clock], list[str]], tmp_path: P
     timed = clock(narrow)
     (own,) = summed(X).schedules([X])
     assert own is not None
-    tuner, found = tune.Tuner(emit, torch.device("cpu"), 60.0), list[Choice | None]()
+    tuner, found = tune.Tuner(emit, torch.device("cpu"), 60.0), list[Tuning | None]()
     threads = [threading.Thread(target=lambda: found.append(tuner.choice(own))) for _ in range(4)]
     for one in threads:
         one.start()
@@ -348,7 +348,7 @@ def test_a_choice_of_other_types_is_made_again(
     """The entry is whole, and says what no search writes."""
     timed = clock(narrow)
     first, store = chosen(), current_store()
-    assert isinstance(first, Choice) and isinstance(store, Store)
+    assert isinstance(first, Tuning) and isinstance(store, Store)
     (scheduled,) = summed(X).schedules([X])
     assert scheduled is not None
     source = emit(scheduled)
@@ -369,7 +369,7 @@ def test_a_choice_that_is_no_longer_legal(
 ) -> None:
     """The scheduler's own is used."""
     clock(narrow)
-    bad = Choice("def schedule(s):\n    s.fuse()", "", 1.0, 2.0, 1, (), 0.0, 1.0)
+    bad = Tuning("def schedule(s):\n    s.fuse()", "", 1.0, 2.0, 1, (), 0.0, 1.0)
     monkeypatch.setattr(tune.Tuner, "choice", lambda self, own: bad)
     fd = summed(X)
     assert torch.equal(fd.execute([X])[0], X.sum(0))

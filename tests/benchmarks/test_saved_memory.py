@@ -23,7 +23,7 @@ from thunder_fuser.explain import memory
 from thunder_fuser.explain.accuracy import accuracy
 from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
-from thunder_fuser.rematerialization.plan import Facts, Operation, Value
+from thunder_fuser.rematerialization.plan import Forward, Operation, Value
 
 
 def part(size: int, dtype: torch.dtype = torch.bfloat16) -> Part:
@@ -67,7 +67,7 @@ def test_the_floor_is_what_must_be_kept_by_its_makers() -> None:
 
     n = narrow(m) is kept in place of what it is made of: of linear too.
     """
-    facts = Facts(
+    forward = Forward(
         (
             Operation("linear", ("x",), (Value("u", 8),), refusal="torch runs linear"),
             Operation("cast", ("u",), (Value("v", 16, needed=True),), operations=4),
@@ -78,7 +78,7 @@ def test_the_floor_is_what_must_be_kept_by_its_makers() -> None:
         ),
         {"x": 8},
     )
-    assert floor(facts) == {"linear": 10, "sum": 4}
+    assert floor(forward) == {"linear": 10, "sum": 4}
 
 
 def test_bounds_are_met_or_say_why() -> None:
@@ -106,7 +106,7 @@ def test_policies_beside_thunders_own(name: str) -> None:
         kept[policy] = kept_by(jitted, model, x).bytes
         assert kept[policy] == recomputation_of(jitted).plan.bytes
     thunders = kept_by(jit_pairwise(model), model, x).bytes
-    assert sum(floor(recomputation_of(jitted).facts).values()) <= kept["memory"] <= 0.8 * thunders
+    assert sum(floor(recomputation_of(jitted).forward).values()) <= kept["memory"] <= 0.8 * thunders
     assert kept["time"] <= thunders
 
 

@@ -57,8 +57,8 @@ def test_its_own_definition_is_handed_out_and_no_lookup_is_counted() -> None:
     longer = records(lambda fd: fd.ops.exp(_basic(fd)))
     cache.look_up(held)
     before = cache.stats()
-    assert cache.own(equal) is held is not equal
-    assert cache.own(longer) is longer and cache.own(held[:1]) == held[:1]
+    assert cache.interned(equal) is held is not equal
+    assert cache.interned(longer) is longer and cache.interned(held[:1]) == held[:1]
     assert cache.stats() == before
 
 

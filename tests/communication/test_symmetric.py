@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from thunder_fuser.communication import symmetric
-from thunder_fuser.communication.exchange import Form
+from thunder_fuser.communication.exchange import BufferLayout
 from thunder_fuser.communication.symmetric import SymmetricExchange
 from thunder_fuser.options import options
 
-FORM = Form("test", 3, 5, 4, torch.float32, 6)
+FORM = BufferLayout("test", 3, 5, 4, torch.float32, 6)
 
 
 class Event:

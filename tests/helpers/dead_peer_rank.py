@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from thunder_fuser import options
 from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import Form
+from thunder_fuser.communication.exchange import BufferLayout
 from thunder_fuser.communication.pipelines import all_gather_matmul
 from thunder_fuser.communication.transports import exchange_for
 
@@ -28,8 +28,8 @@ def main() -> None:
     group, device = dist.group.WORLD, torch.device("cuda", 0)
     assert group is not None
     with options(peer_timeout=SECONDS):
-        exchange_for(Form("all_gather", 1, 4, 8, torch.float32, 1), group, device)
-        exchange_for(Form("all_gather", 1, 4, 8, torch.float32, 1), group, device)
+        exchange_for(BufferLayout("all_gather", 1, 4, 8, torch.float32, 1), group, device)
+        exchange_for(BufferLayout("all_gather", 1, 4, 8, torch.float32, 1), group, device)
     if dist.get_rank() == 1:
         os._exit(3)
     shard, weight = torch.ones(4, 8, device=device), torch.ones(8, 8, device=device)

@@ -33,7 +33,7 @@ from thunder_fuser.communication import buffers, shared, transports
 from thunder_fuser.communication.bandwidths import bandwidths
 from thunder_fuser.communication.buffers import BufferCache
 from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.exchange import BufferLayout, Exchange
 from thunder_fuser.communication.pipelines import (
     all_gather_linear,
     all_gather_matmul,
@@ -300,17 +300,17 @@ def check_refusals() -> None:
     with pytest.raises(CommunicationError, match=r"\(left\): expected a matrix with .* elements"):
         all_gather_products(x, [("left", x)], group, way(True, 1))
     rows = 4 + dist.get_rank()
-    form = Form("test", 1, rows, 4, torch.float32, 1)
+    layout = BufferLayout("test", 1, rows, 4, torch.float32, 1)
     with pytest.raises(PeerError, match=r"rank 0: .*\[1, 4, 4\].*rank 1: .*\[1, 5, 4\]"):
-        exchange_for(form, group, DEVICE, BufferCache())
+        exchange_for(layout, group, DEVICE, BufferCache())
 
 
 def check_silent_peer() -> None:
     """A rank that never calls is named in time, with the memory that is waited for."""
     group = dist.group.WORLD
     assert group is not None
-    form = Form("silent", 1, 2, 2, torch.float32, 1)
-    exchange = exchange_for(form, group, DEVICE)
+    layout = BufferLayout("silent", 1, 2, 2, torch.float32, 1)
+    exchange = exchange_for(layout, group, DEVICE)
     assert exchange is not None
     if dist.get_rank() == 0 and DEVICE.type == "cpu":
         kept, shared.SECONDS = shared.SECONDS, 0.2

@@ -15,10 +15,10 @@ from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import PRESEGMENT, run_passes
+from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
-from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
     join_one_plus_tanh,
@@ -30,7 +30,7 @@ from thunder_fuser.presegment.simplify import (
     share_results,
 )
 from thunder_fuser.presegment.specialise import InputKey, specialise
-from thunder_fuser.presegment.wide_joins import remove_exact_roundings, widen_joins
+from thunder_fuser.presegment.unroll_short_sums import unroll_middle_sums, unroll_short_sums
 
 D = DataType
 Pass = Callable[[Fusion], Fusion]

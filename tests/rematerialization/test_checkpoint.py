@@ -195,7 +195,7 @@ def test_what_reads_a_tensor_written_later_is_not_made_again(
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     recomputation = recomputation_of(jitted)
-    operations = recomputation.facts.operations
+    operations = recomputation.forward.operations
     product = next(op for op in operations if op.name == "mul")
     assert product.refusal == "it reads or makes a tensor that is written in place"
     assert not any(operations[at].refusal for at in recomputation.plan.again)
@@ -258,7 +258,7 @@ def test_a_batch_norm_is_made_again_but_for_its_running_statistics() -> None:
         jitted = jit(model, strict=True, rematerialization=policy)
         assert kept_by(jitted, model, x).bytes == products + statistics + bytes
     refused = {
-        name for op in recomputation_of(jitted).facts.operations for name in op.inputs
+        name for op in recomputation_of(jitted).forward.operations for name in op.inputs
         if op.refusal == "it reads or makes a tensor that is written in place"
     }
     assert fuser.last_fused_trace is not None

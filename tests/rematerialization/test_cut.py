@@ -9,10 +9,10 @@ from itertools import product
 import networkx
 import pytest
 
-from thunder_fuser.rematerialization.cut import Cut, Graph, Node, minimum_cut
+from thunder_fuser.rematerialization.cut import Cut, CutGraph, Node, minimum_cut
 
 
-def graph(seed: int, most: int) -> Graph:
+def graph(seed: int, most: int) -> CutGraph:
     """Ops with one to three results; operands are earlier values, or none (a source)."""
     rng = random.Random(seed)
     nodes: list[Node] = []
@@ -27,14 +27,14 @@ def graph(seed: int, most: int) -> Graph:
         values += results
     keeping = {value: rng.choice((0, 1, 2, 3, 4, 8)) for value in range(values)}
     needed = frozenset(rng.sample(range(values), rng.randint(1, max(1, values // 2))))
-    return Graph(tuple(nodes), keeping, needed)
+    return CutGraph(tuple(nodes), keeping, needed)
 
 
-def price_of(g: Graph, kept: frozenset[int], again: frozenset[int]) -> int:
+def price_of(g: CutGraph, kept: frozenset[int], again: frozenset[int]) -> int:
     return sum(g.keeping[v] for v in kept) + sum(g.nodes[at].price or 0 for at in again)
 
 
-def is_enough(g: Graph, kept: frozenset[int], again: frozenset[int]) -> bool:
+def is_enough(g: CutGraph, kept: frozenset[int], again: frozenset[int]) -> bool:
     """True if all needed values are there later, and so are the operands of what is recomputed."""
     if any(g.nodes[at].price is None for at in again):
         return False
@@ -43,7 +43,7 @@ def is_enough(g: Graph, kept: frozenset[int], again: frozenset[int]) -> bool:
     return g.needed <= there and operands <= there
 
 
-def cheapest(g: Graph) -> int:
+def cheapest(g: CutGraph) -> int:
     """Over all sets of operations recomputed; what is then missing is kept."""
     able = [at for at, node in enumerate(g.nodes) if node.price is not None]
     best = None
@@ -66,7 +66,7 @@ def test_as_brute_force(values: int) -> None:
         assert price_of(g, cut.kept, cut.again) == cheapest(g), seed
 
 
-def undivided(g: Graph) -> int:
+def undivided(g: CutGraph) -> int:
     """The price of the same cut, in one network of the whole graph."""
     net = networkx.DiGraph()
     net.add_nodes_from(("source", "sink"))
@@ -97,20 +97,20 @@ def test_prices_of_any_size() -> None:
     """Exact beyond floats: two prices that differ in the last of a hundred bits."""
     big = 1 << 100
     chain = (Node((), (0,), None), Node((0,), (1,), 0))
-    assert minimum_cut(Graph(chain, {0: big + 1, 1: big}, frozenset({1}))).kept == {1}
-    assert minimum_cut(Graph(chain, {0: big, 1: big + 1}, frozenset({1}))).kept == {0}
+    assert minimum_cut(CutGraph(chain, {0: big + 1, 1: big}, frozenset({1}))).kept == {1}
+    assert minimum_cut(CutGraph(chain, {0: big, 1: big + 1}, frozenset({1}))).kept == {0}
 
 
 def test_of_equal_cuts_the_one_that_makes_least_again() -> None:
     chain = (Node((), (0,), None), Node((0,), (1,), 0), Node((1,), (2,), 0))
-    assert minimum_cut(Graph(chain, {0: 4, 1: 4, 2: 4}, frozenset({2}))).again == frozenset()
-    assert minimum_cut(Graph(chain, {0: 3, 1: 4, 2: 4}, frozenset({2}))).again == {1, 2}
-    assert minimum_cut(Graph(chain, {0: 4, 1: 3, 2: 4}, frozenset({2}))).kept == {1}
+    assert minimum_cut(CutGraph(chain, {0: 4, 1: 4, 2: 4}, frozenset({2}))).again == frozenset()
+    assert minimum_cut(CutGraph(chain, {0: 3, 1: 4, 2: 4}, frozenset({2}))).again == {1, 2}
+    assert minimum_cut(CutGraph(chain, {0: 4, 1: 3, 2: 4}, frozenset({2}))).kept == {1}
 
 
 def test_nothing_is_needed() -> None:
     nothing = Cut(frozenset(), frozenset())
-    assert minimum_cut(Graph((Node((), (0,), None),), {0: 4}, frozenset())) == nothing
+    assert minimum_cut(CutGraph((Node((), (0,), None),), {0: 4}, frozenset())) == nothing
 
 
 def test_work_grows_as_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_work_grows_as_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
             values += 1
         edges.clear()
         keeping = dict.fromkeys(range(values), 3)
-        minimum_cut(Graph(tuple(nodes), keeping, frozenset(keeping)))
+        minimum_cut(CutGraph(tuple(nodes), keeping, frozenset(keeping)))
         return [*edges]
 
     assert work(200) == 2 * work(100)

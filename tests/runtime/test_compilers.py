@@ -151,7 +151,7 @@ def check_refused(store: Store, kind: type[FuserError], words: str) -> None:
                 torch.testing.assert_close(jit(function)(value), function(value))
     told = [one for one in caught if one.category is FallbackWarning]
     assert len(told) == 1, [str(one.message) for one in told]
-    assert store.found() == []
+    assert store.stored_files() == []
 
 
 @pytest.mark.parametrize("name", LEFT)
@@ -337,10 +337,10 @@ def test_a_kill_9_ends_the_compiler(store: Store, compiler: Compiler, tmp_path: 
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert are_gone(pids)
-    assert store.found() == []
+    assert store.stored_files() == []
     again.touch()
     printed(LOADS, str(store.root))
-    assert len(store.found()) == 1 and all(one.entry for one in store.entries())
+    assert len(store.stored_files()) == 1 and all(one.entry for one in store.entries())
 
 
 # ---- several processes
@@ -362,7 +362,7 @@ def test_spawned_workers_compile_one_kernel_once(
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         found = list(pool.map(_execute, [9, 9]))
     assert found == pytest.approx([torch.tensor(2.0).exp().item()] * 2)
-    assert (tmp_path / "asked").read_text() == "x\n" and len(store.found()) == 1
+    assert (tmp_path / "asked").read_text() == "x\n" and len(store.stored_files()) == 1
 
 
 # ---- what runs the compiler

@@ -22,7 +22,7 @@ from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.schedule.nested import Nested
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import NoMatch
 from thunder_fuser.target import A100, CPU, H200, TARGETS, Target
 
 D = DataType
@@ -200,12 +200,12 @@ def test_sums_have_the_bits_of_other_kernels(sizes: Sizes, target: str) -> None:
 # ----------------------------------------------------------------------------------- refusals
 
 
-def refusal(graph: Graph, target: Target = H200) -> Reject | None:
+def refusal(graph: Graph, target: Target = H200) -> NoMatch | None:
     """What the scheduler says of a whole fusion."""
     fd, values = graph
     fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, values)), compile_options())
     found = Nested.match(Parts(fusion).of(fusion.exprs), target, compile_options())
-    return found if isinstance(found, Reject) else None
+    return found if isinstance(found, NoMatch) else None
 
 
 def summed_twice(shape: tuple[int, ...], first: list[int], second: list[int]) -> Graph:

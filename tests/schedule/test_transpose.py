@@ -21,7 +21,7 @@ from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import NoMatch
 from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import CPU, EMULATOR, H200
 
@@ -53,7 +53,7 @@ def refusal(graph: Graph) -> str:
     fd, inputs = graph
     (segment,) = fd.plan(inputs, target=H200).segments
     refused = Transpose.match(segment.part, H200, compile_options())
-    assert isinstance(refused, Reject)
+    assert isinstance(refused, NoMatch)
     return refused.reason
 
 

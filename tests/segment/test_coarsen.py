@@ -19,7 +19,7 @@ from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.segment import acceptance
 from thunder_fuser.segment.acceptance import Acceptance
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.merge import MOST_COARSENED, coarsen
 from thunder_fuser.segment.units import Summary, units_of
 from thunder_fuser.target import H200
@@ -35,8 +35,8 @@ def coarsened(make: Callable[[FusionDefinition, Tensor], Tensor]) -> list[Summar
 def _units(fd: FusionDefinition, inputs: list[object]) -> list[Summary]:
     keys, options = input_keys(fd.fusion, tuple(inputs)), compile_options()
     fusion = run_passes(specialise(fd.fusion, keys), options)
-    found = Acceptance(Facts(fusion, H200), options)
-    return coarsen(found, units_of(found.facts))
+    found = Acceptance(FusionInfo(fusion, H200), options)
+    return coarsen(found, units_of(found.info))
 
 
 def test_what_one_reader_needs_joins_it() -> None:

@@ -28,14 +28,14 @@ from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import Evaluator, evaluate, values_of
 from thunder_fuser.schedule import registry
 from thunder_fuser.schedule.pointwise import Pointwise
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.scheduler import Match, NoMatch
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.candidate import Candidate
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.merge import Groups, by_gain, coarsen, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.run_order import by_liveness, peak
-from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
+from thunder_fuser.segment.segmenter import candidates_of, each_alone, planned
 from thunder_fuser.segment.units import merged, units_of
 from thunder_fuser.target import CPU, H200
 
@@ -235,9 +235,9 @@ def test_what_no_scheduler_takes_is_one_error(monkeypatch: pytest.MonkeyPatch) -
         name = "picky"
 
         @classmethod
-        def match(cls, part: Part, *given: Any) -> Match | Reject:
+        def match(cls, part: Part, *given: Any) -> Match | NoMatch:
             bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
-            return Reject("picky", f"no {bad[0]}") if bad else cls(part, *given)
+            return NoMatch("picky", f"no {bad[0]}") if bad else cls(part, *given)
 
     monkeypatch.setattr(registry, "SCHEDULERS", (Picky,))
     with pytest.raises(ScheduleError, match="2 expressions that no scheduler takes") as raised:
@@ -258,28 +258,28 @@ def test_segments_run_in_the_order_that_keeps_few_bytes_alive() -> None:
     for large in larges:
         fd.add_output(fd.ops.matmul(large, large))
     plan = fd.plan([meta(256, 256)] * 4, target="h200")
-    facts = Facts(plan.fusion, H200)
-    candidates = [_candidate(facts, one) for one in plan.segments]
-    widest = max(range(20), key=lambda seed: peak(facts, _shuffled(facts, candidates, seed)))
-    worst = _shuffled(facts, candidates, widest)
-    assert peak(facts, by_liveness(facts, worst)) < peak(facts, worst)
-    assert plan.peak_bytes == peak(facts, candidates) == 256 * 256 * 4
+    info = FusionInfo(plan.fusion, H200)
+    candidates = [_candidate(info, one) for one in plan.segments]
+    widest = max(range(20), key=lambda seed: peak(info, _shuffled(info, candidates, seed)))
+    worst = _shuffled(info, candidates, widest)
+    assert peak(info, by_liveness(info, worst)) < peak(info, worst)
+    assert plan.peak_bytes == peak(info, candidates) == 256 * 256 * 4
 
 
-def _candidate(facts: Facts, one: Any) -> Candidate:
-    made = (facts.number[e.outputs[0]] for e in one.ops)
-    exprs = frozenset(at for at in made if not facts.is_number(at))
+def _candidate(info: FusionInfo, one: Any) -> Candidate:
+    made = (info.number[e.outputs[0]] for e in one.ops)
+    exprs = frozenset(at for at in made if not info.is_number(at))
     return Candidate(exprs, frozenset(one.outputs))
 
 
-def _shuffled(facts: Facts, candidates: Sequence[Candidate], seed: int) -> list[Candidate]:
+def _shuffled(info: FusionInfo, candidates: Sequence[Candidate], seed: int) -> list[Candidate]:
     """A random order in which every candidate reads earlier ones."""
-    chance, left, have = random.Random(seed), list(candidates), set(facts.fusion.inputs)
+    chance, left, have = random.Random(seed), list(candidates), set(info.fusion.inputs)
     line: list[Candidate] = []
     while left:
         ready = [d for d in left if all(
-            n in have for at in d.exprs for n in facts.operands[at]
-            if facts.number.get(n, -1) not in d.exprs
+            n in have for at in d.exprs for n in info.operands[at]
+            if info.number.get(n, -1) not in d.exprs
         )]
         one = chance.choice(ready)
         left.remove(one)
@@ -294,7 +294,7 @@ def _shuffled(facts: Facts, candidates: Sequence[Candidate], seed: int) -> list[
 def specialised(case: Case) -> Acceptance:
     keys = input_keys(case.fusion, case.inputs)
     options = compile_options()
-    return Acceptance(Facts(run_passes(specialise(case.fusion, keys), options), CPU), options)
+    return Acceptance(FusionInfo(run_passes(specialise(case.fusion, keys), options), CPU), options)
 
 
 def at_random(seed: int) -> Any:
@@ -305,13 +305,13 @@ def at_random(seed: int) -> Any:
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
     """Groups that grew at random, coarsened units as in large fusions, lone expressions."""
     acceptance = specialised(case)
-    units = units_of(acceptance.facts)
+    units = units_of(acceptance.info)
     candidates = [
         candidates_of(merge_greedily(units, acceptance, at_random(seed))),
         candidates_of(merge_greedily(coarsen(acceptance, units), acceptance, by_gain)),
     ]
     with suppress(ScheduleError):  # what only fits together with another one
-        candidates.append(one_by_one(acceptance))
+        candidates.append(each_alone(acceptance))
     good = [d for d in candidates if not any(acceptance.refusals(o) for o in d)]
     return [planned(acceptance, one, ()) for one in good]
 
@@ -365,14 +365,14 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
 def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -> None:
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
     acceptance = specialised(case)
-    facts = acceptance.facts
-    units = units_of(facts)
+    info = acceptance.info
+    units = units_of(info)
     units = coarsen(acceptance, units) if large else units
     groups: Groups = merge_greedily(units, acceptance, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
         if a == b:
             continue
-        both = merged(facts, groups.summary[a], groups.summary[b])
+        both = merged(info, groups.summary[a], groups.summary[b])
         asked = Candidate(frozenset(both.exprs), frozenset(both.stores))
         assert bool(acceptance.refuses(both)) == bool(acceptance.refusals(asked)), (a, b)
 

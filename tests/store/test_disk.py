@@ -190,7 +190,7 @@ for turn in range(200):
             assert got(store, recipe(number)) in (None, wanted[number])
     assert messages == []
 """, str(store.root))
-    assert store.found() and all(not one.problem for one in store.entries())
+    assert store.stored_files() and all(not one.problem for one in store.entries())
     left = [name for name in names(store) if name.startswith(".")]
     assert left  # or nothing was interrupted
     for name in left:
@@ -232,4 +232,4 @@ def test_a_folder_that_changes_in_use(
         assert got(store, recipe(3)) == content(3)
     else:
         with pytest.raises(RefusedError):
-            store.found()
+            store.stored_files()

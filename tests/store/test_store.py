@@ -137,7 +137,7 @@ def test_a_file_of_another_user_is_refused(stored: tuple[Store, Recipe, Path]) -
     with warned() as messages:
         assert store.get(one) is None
     assert "belongs to user 12345" in messages[0]
-    assert store.found() == [] and store.clear() == (0, 0) and path.exists()
+    assert store.stored_files() == [] and store.clear() == (0, 0) and path.exists()
 
 
 @ROOT_ONLY
@@ -299,7 +299,7 @@ def test_the_cap_holds_while_writing(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", "rw", 100_000)
     for number in range(200):
         store.put(recipe(number), content(number))
-        assert sum(one.size for one in store.found()) < 115_000
+        assert sum(one.size for one in store.stored_files()) < 115_000
     assert got(store, recipe(199)) == content(199)
     store.put(recipe(500), content(500, size=200_000))  # larger than all of it
     assert store.get(recipe(500)) is None and got(store, recipe(199)) == content(199)
@@ -336,7 +336,7 @@ def test_a_clock_that_jumps(steps: list[tuple[int, int]]) -> None:
                 store.put(recipe(number), content(number))
                 assert store.get(recipe(number)) is not None or len(names(store)) > 1
             assert messages == []
-            assert sum(one.size for one in store.found()) < 9000 * 1.125 + 1
+            assert sum(one.size for one in store.stored_files()) < 9000 * 1.125 + 1
 
 
 def test_what_is_not_ours_is_never_removed(store: Store) -> None:

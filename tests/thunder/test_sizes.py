@@ -50,7 +50,7 @@ def test_other_lengths_need_no_new_kernels() -> None:
 def test_an_odd_length_needs_few(length: int) -> None:
     """Where the number of elements is no multiple of a thread's chunk there is a guard.
 
-    A sum of at most 8 is additions instead (presegment/short_sums.py), which are other kernels.
+    A sum of at most 8 is additions instead (presegment/unroll_short_sums.py), in other kernels.
     """
     model = Block()
     jitted = jit(model, strict=True)

@@ -47,7 +47,7 @@ def test_priced_regions_run(case: str, policy: str) -> None:
     call, args = make(name, torch.bfloat16)
     jitted = jit(call, strict=True, rematerialization=policy)
     jitted(*args).sum().backward()
-    operations = recomputation_of(jitted).facts.operations
+    operations = recomputation_of(jitted).forward.operations
     priced = {
         value.name: op.region
         for op in operations for value in op.outputs if VIEW not in value.tags
@@ -71,7 +71,7 @@ def test_both_halves_of_swiglu_are_priced_as_one() -> None:
     shapes = ((8, 16), (40, 16), (40, 16), (16, 40))
     jitted = jit(swiglu, strict=True)
     jitted(*(torch.randn(shape, requires_grad=True) for shape in shapes)).sum().backward()
-    operations = recomputation_of(jitted).facts.operations
+    operations = recomputation_of(jitted).forward.operations
     regions = [op.region for op in operations if op.region is not None and op.operations]
     assert len(regions) > 1 and len({*regions}) == 1
 

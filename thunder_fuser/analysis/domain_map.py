@@ -57,7 +57,7 @@ class DomainMap:
 
     def reduced(self, view: TensorView) -> tuple[str, ...]:
         """The classes of the axes that a reduction reduces."""
-        return tuple(self.axis(a) for a in view.domain.logical if a.is_reduction and not is_one(a))
+        return tuple(self.axis(a) for a in view.domain.logical if a.is_reduction and not is_unit(a))
 
     def _join_columns(self, tensors: Mapping[str, TensorView], expr: OpRecord) -> None:
         result = tensors[expr.outputs[0]].domain.no_reductions
@@ -93,7 +93,7 @@ class DomainMap:
         self._apart[first] = self._apart.get(first, set()) | self._apart.get(second, set())
 
 
-def is_one(axis: IterDomain) -> bool:
+def is_unit(axis: IterDomain) -> bool:
     """True if the axis has the constant extent 1."""
     return axis.extent.is_const and axis.extent.value == 1
 

@@ -168,13 +168,13 @@ def _within(x: Scalar, extent: ScalarLike) -> Scalar:
 
 def _cat(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Point]:
     dim: int = shapes.normalise_axis(record.attr("dim"), len(index), "cat")
-    found, start = [], 0
+    points, start = [], 0
     for view in (tensors[name] for name in names_of(record)):
         x, size = index[dim] - start, view.sizes[dim]
         moved = (*index[:dim], x, *index[dim + 1 :])
-        found.append(Point(view.name, _masked(view, moved), _within(x, size)))
+        points.append(Point(view.name, _masked(view, moved), _within(x, size)))
         start += size
-    return found
+    return points
 
 
 # For each op that moves elements of one operand: its index, from the index of the result and the
@@ -203,9 +203,9 @@ def _looked_up(
     at = index_element(record, index, condition, tensors)
     axis = indexed_axis(record, len(source.shape))
     masked = _masked(source, others)
-    found = Point(source.name, (*masked[:axis], at, *masked[axis + 1 :]))
+    element = Point(source.name, (*masked[:axis], at, *masked[axis + 1 :]))
     number = record.inputs[1 - record.row.source]
-    return [found] if isinstance(number, Literal) else [Point(number, place), found]
+    return [element] if isinstance(number, Literal) else [Point(number, place), element]
 
 
 def index_element(

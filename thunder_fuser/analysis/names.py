@@ -53,7 +53,7 @@ _UNSEEN = frozenset(
     }
 )  # fmt: skip
 
-Bound = Mapping[str, Operand]
+Binding = Mapping[str, Operand]
 
 
 def kernel_name(part: Part, scheduler: str) -> str:
@@ -70,25 +70,25 @@ def kernel_name(part: Part, scheduler: str) -> str:
 def _dtype(part: Part) -> str:
     """The most frequent dtype in memory, of equals the first. Integers count only if all are."""
     dtypes = [part.tensors[name].dtype for name in part.global_tensors]
-    numbers = [one for one in dtypes if category(one) > 1] or dtypes
-    return Counter(one.short for one in numbers).most_common(1)[0][0]
+    numbers = [dtype for dtype in dtypes if category(dtype) > 1] or dtypes
+    return Counter(dtype.short for dtype in numbers).most_common(1)[0][0]
 
 
 def _words(part: Part) -> list[str]:
     """The composites and the other ops, in program order, without _UNSEEN."""
-    found, inside = {}, set[str]()
+    named, inside = {}, set[str]()
     for composite, tree in _TREES:
         root, _ = _call(tree)
         for expr in reversed(part.exprs):
             name = expr.outputs[0]
             if name not in inside and _SAME.get(expr.op, expr.op) == root:
                 for _, matched in islice(_matches(part, tree, name, {}), 1):
-                    found[name] = composite
+                    named[name] = composite
                     inside |= matched
     return [
-        found.get(expr.outputs[0]) or _SAME.get(expr.op, expr.op)
+        named.get(expr.outputs[0]) or _SAME.get(expr.op, expr.op)
         for expr in part.exprs
-        if expr.outputs[0] in found or (expr.outputs[0] not in inside and expr.op not in _UNSEEN)
+        if expr.outputs[0] in named or (expr.outputs[0] not in inside and expr.op not in _UNSEEN)
     ]
 
 
@@ -111,8 +111,8 @@ def _that_fit(words: list[str], room: int) -> list[str]:
 
 
 def _matches(
-    part: Part, tree: ast.expr, value: Operand, bound: Bound
-) -> Iterator[tuple[Bound, frozenset[str]]]:
+    part: Part, tree: ast.expr, value: Operand, bound: Binding
+) -> Iterator[tuple[Binding, frozenset[str]]]:
     """All matches of a value with a tree: the values of names, and the values inside the match."""
     value = _seen(part, value)
     if isinstance(tree, ast.Name):
@@ -125,19 +125,19 @@ def _matches(
     if expr is None or _SAME.get(expr.op, expr.op) != op:
         return
     for order in _orders(expr, len(operands)):
-        for found, inside in _all_match(part, operands, order, bound):
-            yield found, inside | {expr.outputs[0]}
+        for complete, inside in _all_match(part, operands, order, bound):
+            yield complete, inside | {expr.outputs[0]}
 
 
 def _all_match(
-    part: Part, trees: Sequence[ast.expr], values: Sequence[Operand], bound: Bound
-) -> Iterator[tuple[Bound, frozenset[str]]]:
+    part: Part, trees: Sequence[ast.expr], values: Sequence[Operand], bound: Binding
+) -> Iterator[tuple[Binding, frozenset[str]]]:
     if not trees:
         yield bound, frozenset()
         return
     for first, inside in _matches(part, trees[0], values[0], bound):
-        for found, rest in _all_match(part, trees[1:], values[1:], first):
-            yield found, inside | rest
+        for complete, rest in _all_match(part, trees[1:], values[1:], first):
+            yield complete, inside | rest
 
 
 def _orders(expr: OpRecord, count: int) -> Iterator[tuple[Operand, ...]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeVar
 
-from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_one, pattern_of
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_unit, pattern_of
 from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
@@ -66,12 +66,12 @@ class Part:
     @cached_property
     def extents(self) -> Mapping[str, Scalar]:
         """The extent of every axis class."""
-        found: dict[str, Scalar] = {}
+        extents: dict[str, Scalar] = {}
         for name in dict.fromkeys([*self.inputs, *self.producer]):
             for axis in self.tensors[name].domain.logical:
-                if not is_one(axis):
-                    found[self.domain_map.axis(axis)] = axis.extent
-        return found
+                if not is_unit(axis):
+                    extents[self.domain_map.axis(axis)] = axis.extent
+        return extents
 
     @cached_property
     def reductions(self) -> tuple[OpRecord, ...]:
@@ -148,8 +148,8 @@ class Part:
         return tuple(dict.fromkeys(
             (merged[0], pieces)
             for expr in self.exprs if expr.op == "reshape"
-            for one, other in self._reshaped(expr)
-            for merged, pieces in ((one, other), (other, one))
+            for before, after in self._reshaped(expr)
+            for merged, pieces in ((before, after), (after, before))
             if len(merged) == 1 < len(pieces)
         ))  # fmt: skip
 
@@ -164,8 +164,8 @@ class Part:
                 for group, view in zip(pair, views, strict=True)
             ]
             if not any(axis.is_broadcast for group in groups for axis in group):
-                one, other = (tuple(map(self.domain_map.axis, group)) for group in groups)
-                yield one, other
+                before, after = (tuple(map(self.domain_map.axis, group)) for group in groups)
+                yield before, after
 
     def bytes_of(self, name: str) -> int:
         """The bytes of a tensor in memory; see bytes_in_memory."""
@@ -197,13 +197,13 @@ class Parts:
         wanted: the values to store; by default results, and values that other expressions read.
         """
         exprs = tuple(exprs)
-        made = {name: None for expr in exprs for name in expr.outputs}
+        makes = {name: None for expr in exprs for name in expr.outputs}
         read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
         if wanted is None:
             inside, uses = set(exprs), self.fusion.uses
-            wanted = self.fusion.results.union(n for n in made if not inside.issuperset(uses[n]))
-        inputs = tuple(name for name in read if name not in made)
-        outputs = tuple(name for name in made if name in wanted)
+            wanted = self.fusion.results.union(n for n in makes if not inside.issuperset(uses[n]))
+        inputs = tuple(name for name in read if name not in makes)
+        outputs = tuple(name for name in makes if name in wanted)
         return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
 
 
@@ -220,22 +220,22 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     the order of their first operand with the same sizes, also through reshapes and permutations.
     Everything else is row-major.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    strides: dict[str, tuple[int, ...]] = {}
     orders = _orders_of_pointwise(fusion)
     for record in fusion.definition:
         if record.op == "add_output":
             continue
-        given = record.attr("strides") if record.op == "define_tensor" else None
+        fixed = record.attr("strides") if record.op == "define_tensor" else None
         for view in (fusion.tensors[name] for name in record.outputs):
             order = orders.get(view.name) or stride_order_of(view.domain.allocation)
-            found[view.name] = given or contiguous_strides(view.sizes, order)  # type: ignore[assignment]
+            strides[view.name] = fixed or contiguous_strides(view.sizes, order)  # type: ignore[assignment]
     for output in fusion.outputs:
         if output.stride_order is not None and output.name not in fusion.inputs:
             sizes = fusion.tensors[output.name].sizes
-            found[output.name] = contiguous_strides(sizes, output.stride_order)
+            strides[output.name] = contiguous_strides(sizes, output.stride_order)
         if output.alias is not None:
-            found[output.name] = found[output.alias]
-    return found
+            strides[output.name] = strides[output.alias]
+    return strides
 
 
 def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
@@ -263,8 +263,8 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 def _order_of_result(
     fusion: Fusion, record: OpRecord, known: Mapping[str, tuple[int, ...] | None]
 ) -> tuple[int, ...] | None:
-    """The order of a pointwise op's first operand with the sizes of the result, and that of a view
-    of its operand; None if unknown.
+    """The stride order of a result: of a pointwise op, that of its first operand of equal sizes; of
+    a view, that of its operand. None if unknown.
 
         T1 = reshape(T0: [8, 320, 64, 64] in order n h w c, [8, 8, 40, 64, 64])   n h w c0 c1
     """
@@ -272,18 +272,18 @@ def _order_of_result(
     operands = [(known.get(name), fusion.tensors[name].sizes) for name in names_of(record)]
     if record.row.kind is OpKind.POINTWISE:
         return next((order for order in models_of(operands, sizes) if order is not None), None)
-    order, own = operands[0] if operands else (None, ())
+    order, shape = operands[0] if operands else (None, ())
     if order is None or record.op not in ("reshape", "permute"):
         return None
     if record.op == "reshape":
-        return reshaped_order(order, own, sizes)
-    return tuple(order[at] for at in normalise_axes(record.attr("dims"), len(own), record.op))
+        return reshaped_order(order, shape, sizes)
+    return tuple(order[at] for at in normalise_axes(record.attr("dims"), len(shape), record.op))
 
 
 def models_of(operands: Iterable[tuple[T, Sequence[int]]], sizes: Sequence[int]) -> Iterator[T]:
     """The operands whose stride order a pointwise result of these sizes may have; the first that
     has one decides, as in eager torch. operands: each with its sizes."""
-    return (operand for operand, own in operands if own == sizes)
+    return (operand for operand, dims in operands if dims == sizes)
 
 
 def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:
@@ -310,10 +310,10 @@ class Demand:
 
     @cached_property
     def _by_name(self) -> Mapping[str, list[Point]]:
-        found: dict[str, list[Point]] = {}
+        by_name: dict[str, list[Point]] = {}
         for point in self.level:
-            found.setdefault(point.name, []).append(point)
-        return found
+            by_name.setdefault(point.name, []).append(point)
+        return by_name
 
     def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
         """The points that the roots need, in order of discovery. The search ends at `stop`."""
@@ -352,10 +352,10 @@ def demand_of(
     operands: dict[str, Point] = {}
     for expr in reversed(part.exprs):
         for point in list(wanted.get(expr.outputs[0], ())):
-            found = _reads(part, point, axes)
+            points = _reads(part, point, axes)
             if settled is not None:
-                found = tuple(replace(p, index=tuple(map(settled, p.index))) for p in found)
-            reads[point] = found
+                points = tuple(replace(p, index=tuple(map(settled, p.index))) for p in points)
+            reads[point] = points
             if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
                 operands[point.name] = reads[point][0]
             for read in reads[point]:
@@ -367,13 +367,13 @@ def demand_of(
 
 def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
     reduced = tuple(
-        ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
+        ZERO if is_unit(axis) else axes[part.domain_map.axis(axis)]
         for axis in part.tensors[point.name].domain.logical
         if axis.is_reduction
     )
     expr = part.producer[point.name]
-    found = accesses(expr, point.index, part.tensors, reduced, point.condition)
-    return tuple(_read(part, read, point.condition) for read in found)
+    points = accesses(expr, point.index, part.tensors, reduced, point.condition)
+    return tuple(_read(part, read, point.condition) for read in points)
 
 
 def _read(part: Part, read: Point, outer: Scalar) -> Point:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.propagate import (
-    Node,
     Same,
+    TensorAxis,
     Whole,
     facts_of,
     mesh_of,
@@ -105,7 +105,7 @@ class _Placer:
     def placed(self) -> Placed:
         for record in self.fusion.definition:
             if record.op in ("define_tensor", "define_scalar"):
-                self._made(record, record.outputs[0], self._given(record.outputs[0]))
+                self._define(record, record.outputs[0], self._input_placement(record.outputs[0]))
             elif record.op == "add_output":
                 self._output(record)
             elif record.op == "redistribute":
@@ -118,7 +118,7 @@ class _Placer:
 
     # ---- records
 
-    def _given(self, name: str) -> Placement:
+    def _input_placement(self, name: str) -> Placement:
         view = self.views[name]
         return Placement(shards(view), view.partial) if view.mesh else whole(len(view.shape))
 
@@ -127,12 +127,12 @@ class _Placer:
         for name in record.outputs:
             self._note(name, whole(0), ())
 
-    def _made(self, record: OpRecord, name: str, found: Placement) -> None:
+    def _define(self, record: OpRecord, name: str, placement: Placement) -> None:
         self.records.append(record)
-        self._note(name, found, self.tensors[name].sizes)
+        self._note(name, placement, self.tensors[name].sizes)
 
-    def _note(self, name: str, found: Placement, sizes: tuple[int, ...]) -> None:
-        self.places[name], self.sizes[name] = found, sizes
+    def _note(self, name: str, placement: Placement, sizes: tuple[int, ...]) -> None:
+        self.places[name], self.sizes[name] = placement, sizes
 
     def _output(self, record: OpRecord) -> None:
         """A result is Partial only if the definition says so. A result that overwrites an argument
@@ -155,38 +155,38 @@ class _Placer:
         if self.places[name] == target:
             return name
         if (name, target) not in self.moved:
-            made = f"{name}.{len(self.moved)}"
-            self.moved[name, target] = made
-            self._move(name, made, target)
+            copy = f"{name}.{len(self.moved)}"
+            self.moved[name, target] = copy
+            self._move(name, copy, target)
         return self.moved[name, target]
 
-    def _move(self, source: str, made: str, target: Placement) -> None:
+    def _move(self, source: str, copy: str, target: Placement) -> None:
         attrs = (("placements", words_of(target, self.mesh)),)
-        self.records.append(OpRecord("redistribute", (source,), (made,), attrs))
-        self._note(made, target, self.sizes[source])
+        self.records.append(OpRecord("redistribute", (source,), (copy,), attrs))
+        self._note(copy, target, self.sizes[source])
 
     # ---- expressions
 
     def _expression(self, expr: OpRecord) -> None:
-        choice = _Choice(self, expr)
+        choice = _OperandPlacements(self, expr)
         has_bias = expr.op == "linear" and len(names_of(expr)) == 3
-        if has_bias and choice.made(expr.outputs[0]).partial:
-            self._apart(expr)
+        if has_bias and choice.result_placement(expr.outputs[0]).partial:
+            self._bias_after_sum(expr)
             return
         operands = {name: self._at(name, choice.operand(name)) for name in names_of(expr)}
-        names = {out: self._name(out, choice.made(out)) for out in expr.outputs}
+        names = {out: self._name(out, choice.result_placement(out)) for out in expr.outputs}
         outputs = tuple(names[out] for out in expr.outputs)
         self.records.append(replace(rename(expr, operands), outputs=outputs))
         for out, name in names.items():
-            self._note(name, choice.made(out), self.tensors[out].sizes)
+            self._note(name, choice.result_placement(out), self.tensors[out].sizes)
             if name != out:
                 self._move(name, out, self._annotated(out))  # type: ignore[arg-type]
 
-    def _name(self, out: str, found: Placement) -> str:
+    def _name(self, out: str, placement: Placement) -> str:
         """The name of the computed value. It differs from the result's name if the definition
         wants the result in another placement."""
         target = self._annotated(out)
-        return out if target is None or target == found else f"{out}.made"
+        return out if target is None or target == placement else f"{out}.made"
 
     def _annotated(self, name: str) -> Placement | None:
         """The placement that the definition gives a computed value, if any."""
@@ -195,7 +195,7 @@ class _Placer:
             return None
         return Placement(shards(view), view.partial)
 
-    def _apart(self, expr: OpRecord) -> None:
+    def _bias_after_sum(self, expr: OpRecord) -> None:
         """linear(a, b, bias) where each device has a part of the sum: the bias is added after it
         is reduced."""
         (name,), bias = expr.outputs, names_of(expr)[2]
@@ -204,29 +204,29 @@ class _Placer:
         raised = tuple(replace(axis, extent=const(1)) for axis in rows)
         product, added, wide = (f"{name}.{word}" for word in ("product", "added", "bias"))
         domain = TensorDomain.of((*raised, column))
-        for made in (replace(view, name=product), replace(view, name=added),
+        for tensor in (replace(view, name=product), replace(view, name=added),
                      replace(view, name=wide, domain=domain)):  # fmt: skip
-            self.views[made.name], self.tensors[made.name] = made, without_broadcasts(made)
+            self.views[tensor.name], self.tensors[tensor.name] = tensor, without_broadcasts(tensor)
         self.wanted |= {added: self.wanted[name]} if name in self.wanted else {}
         flags = (("is_broadcast_dim", (*(True,) * len(rows), False)),)
         dtype = (("dtype", view.dtype),)
-        for one in (
+        for record in (
             replace(expr, inputs=expr.inputs[:2], outputs=(product,)),
             OpRecord("broadcast", (bias,), (wide,), flags),
             OpRecord("add", (product, wide), (added,)),
             OpRecord("cast", (added,), (name,), dtype),
         ):
-            self._expression(one)
+            self._expression(record)
 
 
-class _Choice:
-    """The placements that one expression needs its operands in, and those of its results."""
+class _OperandPlacements:
+    """Decides how one expression's operands must be placed, and how its results then are."""
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
         self.expr, self.placer = expr, placer
-        self.classes: UnionFind[Node] = UnionFind()
-        self.must: list[Node] = []
-        self.nodes: dict[Node, None] = {}
+        self.classes: UnionFind[TensorAxis] = UnionFind()
+        self.must: list[TensorAxis] = []
+        self.nodes: dict[TensorAxis, None] = {}
         for out in expr.outputs:
             self.nodes |= {(out, at): None for at in range(len(placer.tensors[out].shape))}
         for fact in facts_of(expr, placer.tensors):
@@ -237,7 +237,7 @@ class _Choice:
                 self.classes.join(fact.first, fact.second)
                 self.nodes |= {fact.first: None, fact.second: None}
         self.used: dict[str, set[object]] = {name: set() for name, _ in self.nodes}
-        self.chosen: dict[Node, On] = {}
+        self.chosen: dict[TensorAxis, On] = {}
         self._choose()
 
     def operand(self, name: str) -> Placement:
@@ -245,14 +245,14 @@ class _Choice:
         rank = len(self.placer.tensors[name].shape) if name in self.placer.tensors else 0
         return Placement(tuple(self._on((name, at)) for at in range(rank)))
 
-    def made(self, name: str) -> Placement:
+    def result_placement(self, name: str) -> Placement:
         """The placement of a result."""
         rank = len(self.placer.tensors[name].shape)
         word = _REDUCE.get(self.expr.op, "sum")
         terms = tuple((kind, word) for node in self.summed() for kind in self._on(node))
         return Placement(tuple(self._on((name, at)) for at in range(rank)), terms)
 
-    def summed(self) -> list[Node]:
+    def summed(self) -> list[TensorAxis]:
         """A node for each axis that the expression sums. Each device may sum a part of those."""
         expr = self.expr
         names = names_of(expr)
@@ -262,17 +262,17 @@ class _Choice:
             return []
         return [(names[0], at) for at in expr.ints("dims")]
 
-    def _on(self, node: Node) -> On:
+    def _on(self, node: TensorAxis) -> On:
         return self.chosen.get(self.classes.find(node), ())
 
     def _choose(self) -> None:
         summed = {self.classes.find(node) for node in self.summed()}
         must = {self.classes.find(node) for node in self.must} - summed
-        groups: dict[Node, list[Node]] = {}
+        groups: dict[TensorAxis, list[TensorAxis]] = {}
         for node in self.nodes:
             groups.setdefault(self.classes.find(node), []).append(node)
         # Axes on which all operands agree are decided first.
-        for root, members in sorted(groups.items(), key=lambda one: not self._is_agreed(one[1])):
+        for root, members in sorted(groups.items(), key=lambda g: not self._is_agreed(g[1])):
             names = {name for name, _ in members}
             names |= set(self.expr.outputs) if root in summed else set()
             fitting = (on for on in self._candidates(members) if self._fits(on, members, names))
@@ -281,19 +281,19 @@ class _Choice:
             for name in names:
                 self.used.setdefault(name, set()).update(best)
 
-    def _is_agreed(self, members: list[Node]) -> bool:
-        given = [n for n in members if n[0] not in self.expr.outputs]
-        found = {self.placer.places[name].axes[at] for name, at in given}
-        return len(found) == 1 and found != {()}
+    def _is_agreed(self, members: list[TensorAxis]) -> bool:
+        operands = [n for n in members if n[0] not in self.expr.outputs]
+        shardings = {self.placer.places[name].axes[at] for name, at in operands}
+        return len(shardings) == 1 and shardings != {()}
 
-    def _candidates(self, members: list[Node]) -> Iterator[On]:
+    def _candidates(self, members: list[TensorAxis]) -> Iterator[On]:
         for name, at in members:
             if name in self.expr.outputs:
                 yield from (axes[at] for axes in (self.placer.wanted.get(name),) if axes)
             else:
                 yield self.placer.places[name].axes[at]
 
-    def _fits(self, on: On, members: list[Node], names: set[str]) -> bool:
+    def _fits(self, on: On, members: list[TensorAxis], names: set[str]) -> bool:
         """True if no tensor has a dimension on two axes, and the devices divide every axis."""
         is_free = all(self.used.get(name, set()).isdisjoint(on) for name in names)
         sizes = (self.placer.tensors[name].sizes[at] for name, at in members)
@@ -306,20 +306,19 @@ class _Choice:
 def _wanted(
     fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
 ) -> dict[str, Sharding]:
-    """The shardings that values should have: those of the definition, of a redistribute, or those
-    that give the wanted result of an expression with one operand."""
-    found: dict[str, Sharding] = {}
+    """{value: its wanted sharding}: as defined or redistributed, or from a one-operand result."""
+    shardings: dict[str, Sharding] = {}
     for name, view in fusion.tensors.items():
         if view.mesh is not None and name not in fusion.inputs and any(shards(view)):
-            found[name] = shards(view)
+            shardings[name] = shards(view)
     for expr in reversed(fusion.exprs):
         names = [name for name in names_of(expr) if not tensors[name].is_scalar]
         if expr.op == "redistribute":
-            found.setdefault(names[0], _read(expr, tensors[names[0]], mesh).axes)
-        elif len(names) == 1 and expr.outputs[0] in found:
-            asked = _through(expr, names[0], found[expr.outputs[0]], tensors)
-            found.setdefault(names[0], asked)
-    return found
+            shardings.setdefault(names[0], _read(expr, tensors[names[0]], mesh).axes)
+        elif len(names) == 1 and expr.outputs[0] in shardings:
+            asked = _through(expr, names[0], shardings[expr.outputs[0]], tensors)
+            shardings.setdefault(names[0], asked)
+    return shardings
 
 
 def _through(

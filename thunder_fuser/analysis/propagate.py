@@ -28,7 +28,7 @@ from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.ir.strides import reshape_groups
 from thunder_fuser.union_find import UnionFind
 
-Node = tuple[str, int]  # a tensor and one of its axes
+TensorAxis = tuple[str, int]  # a tensor and one of its axes
 On = tuple[ParallelType, ...]
 
 
@@ -36,34 +36,34 @@ On = tuple[ParallelType, ...]
 class Same:
     """Two axes that the op walks in step."""
 
-    first: Node
-    second: Node
+    first: TensorAxis
+    second: TensorAxis
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     """An axis that must be whole on every device."""
 
-    node: Node
+    node: TensorAxis
 
 
-Facts = Iterator[Same | Whole]
+AxisFacts = Iterator[Same | Whole]
 
 
 def mesh_of(fusion: Fusion) -> Mesh | None:
     """The mesh of a fusion; None if it has none. MeshError if an argument lacks it."""
-    found = {view.mesh: name for name, view in fusion.tensors.items() if view.mesh is not None}
-    if len(found) > 1:
-        listed = ", ".join(f"{name} on {mesh}" for mesh, name in found.items())
+    meshes = {view.mesh: name for name, view in fusion.tensors.items() if view.mesh is not None}
+    if len(meshes) > 1:
+        listed = ", ".join(f"{name} on {mesh}" for mesh, name in meshes.items())
         raise MeshError("tensors", expected="one mesh", got=listed)
-    if not found:
+    if not meshes:
         return None
-    (mesh,) = found
+    (mesh,) = meshes
     for name in fusion.inputs:
         view = fusion.tensors[name]
         if view.shape and view.mesh is None:
             raise MeshError(
-                f"argument {name}", expected=f"the mesh {mesh}, as {found[mesh]} has", got="none",
+                f"argument {name}", expected=f"the mesh {mesh}, as {meshes[mesh]} has", got="none",
                 do="call set_device_mesh, which is enough for a tensor that is whole everywhere",
             )  # fmt: skip
     return mesh
@@ -77,16 +77,16 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
     mesh, classes = mesh_of(fusion), _Classes(fusion)
     tensors = {name: without_broadcasts(view) for name, view in fusion.tensors.items()}
     facts = [(expr, list(facts_of(expr, tensors))) for expr in fusion.exprs]
-    for expr, found in facts:
-        for fact in found:
+    for expr, expr_facts in facts:
+        for fact in expr_facts:
             if isinstance(fact, Same):
                 classes.join(fact.first, fact.second, expr)
     spread = {
         name: tuple(classes.on((name, at)) for at in range(len(view.shape)))
         for name, view in fusion.tensors.items()
     }
-    for expr, found in facts:
-        for fact in found:
+    for expr, expr_facts in facts:
+        for fact in expr_facts:
             if isinstance(fact, Whole):
                 name, at = fact.node
                 _check_whole(expr, fusion.tensors[name], at, spread[name][at])
@@ -99,26 +99,26 @@ class _Classes:
     """Classes of axes in step. A class has the sharding that the definition gives one of them."""
 
     def __init__(self, fusion: Fusion) -> None:
-        self._classes: UnionFind[Node] = UnionFind()
-        self._given: dict[Node, On] = {}
+        self._classes: UnionFind[TensorAxis] = UnionFind()
+        self._shardings: dict[TensorAxis, On] = {}
         for name, view in fusion.tensors.items():
             if view.mesh is None:
                 continue
             spread = shards(view)
             # A result with a mesh but no sharding takes the propagated one.
             if name in fusion.inputs or any(spread):
-                self._given |= {(name, at): on for at, on in enumerate(spread)}
+                self._shardings |= {(name, at): on for at, on in enumerate(spread)}
 
-    def on(self, node: Node) -> On:
+    def on(self, node: TensorAxis) -> On:
         """The dimensions of the mesh that an axis is spread over."""
-        return self._given.get(self._classes.find(node), ())
+        return self._shardings.get(self._classes.find(node), ())
 
-    def join(self, a: Node, b: Node, expr: OpRecord) -> None:
+    def join(self, a: TensorAxis, b: TensorAxis, expr: OpRecord) -> None:
         """Joins two classes; CommunicationError if their shardings differ."""
         first, second = self._classes.find(a), self._classes.find(b)
         if first == second:
             return
-        ours, theirs = self._given.get(first), self._given.get(second)
+        ours, theirs = self._shardings.get(first), self._shardings.get(second)
         if ours is not None and theirs is not None and ours != theirs:
             raise CommunicationError(
                 record_text(expr),
@@ -128,7 +128,7 @@ class _Classes:
             )
         self._classes.join(first, second)
         if ours is None and theirs is not None:
-            self._given[first] = theirs
+            self._shardings[first] = theirs
 
 
 def _words(on: On) -> str:
@@ -143,15 +143,16 @@ def _check_whole(expr: OpRecord, view: TensorView, at: int, on: On) -> None:
         )  # fmt: skip
 
 
-def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh | None) -> None:
+def _check_result(expr: OpRecord, view: TensorView, sharding: Sharding, mesh: Mesh | None) -> None:
     """A tensor has each dimension of the mesh at most once, and parts of equal size."""
-    used = sum(found, ())
+    used = sum(sharding, ())
     if len(set(used)) != len(used):
         raise CommunicationError(
             record_text(expr), expected="at most one axis for each dimension of the mesh",
-            got=f"{view} with {', '.join(map(_words, found))}", do="redistribute an operand first",
+            do="redistribute an operand first",
+            got=f"{view} with {', '.join(map(_words, sharding))}",
         )  # fmt: skip
-    for at, on in enumerate(found):
+    for at, on in enumerate(sharding):
         devices = prod(mesh.size(kind) for kind in on) if mesh is not None else 1
         if view.sizes[at] % devices:
             raise CommunicationError(
@@ -163,7 +164,7 @@ def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh 
 # ---- the rules
 
 
-def facts_of(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def facts_of(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """Which axes of an expression are in step, and which must be whole."""
     if expr.op == "reshape":
         return _reshape(expr, tensors)
@@ -188,7 +189,7 @@ def without_broadcasts(view: TensorView) -> TensorView:
     return replace(view, domain=replace(view.domain, logical=tuple(axes)))
 
 
-def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """An axis that is read at an index of the result is in step with it; other axes must be whole,
     and so must the axes of the result in their index.
 
@@ -203,7 +204,7 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
                 yield from _read(tensors, out, (access.name, at), read)
 
 
-def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:
+def _read(tensors: Mapping[str, TensorView], out: str, node: TensorAxis, read: Scalar) -> AxisFacts:
     """The facts that follow from the index at which one axis of an operand is read."""
     size = tensors[node[0]].sizes[node[1]]
     # If the index is an element of another tensor, the read of that tensor gives the facts.
@@ -216,7 +217,7 @@ def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar)
         yield from map(Whole, (node, *ours))
 
 
-def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """The scanned or sorted axis must be whole."""
     yield from _by_index(expr, tensors)
     rank = _rank(tensors, expr.outputs[0])
@@ -225,7 +226,7 @@ def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
         yield from (Whole((name, dim)) for name in (*names_of(expr), *expr.outputs))
 
 
-def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """In each group of axes with equal products, the outermost ones are in step."""
     source, out = names_of(expr)[0], expr.outputs[0]
     for before, after in groups(tensors[source].sizes, tensors[out].sizes):
@@ -248,7 +249,7 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[i
     return [pair for pair in pairs if any(pair)]
 
 
-def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> AxisFacts:
     """The axis that a product sums must be whole.
 
     matmul  [.., m, k], [.., k, n] -> [.., m, n]
@@ -269,6 +270,6 @@ def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
     if right > 1:
         yield Same((out, rank - 1), (b, other))
         yield from (Same((out, rank - 1), (c, 0)) for c in names[2:] if _rank(tensors, c))
-    for name, own in ((a, left), (b, right)):
-        for back in range(3, own + 1):
-            yield from _read(tensors, out, (name, own - back), symbol(str(rank - back)))
+    for name, operand_rank in ((a, left), (b, right)):
+        for back in range(3, operand_rank + 1):
+            yield from _read(tensors, out, (name, operand_rank - back), symbol(str(rank - back)))

@@ -25,7 +25,7 @@ KIND = "choice"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Tuning:
     """The fastest schedule of a kernel among those that were tried.
 
     schedule: its text; empty if the scheduler's own is as fast. params: the same in a few words.
@@ -58,42 +58,42 @@ class Choice:
         return ", ".join(words)
 
 
-def recipe_of(own: ScheduledFusion, source: KernelSource, device: torch.device) -> Recipe:
+def recipe_of(default: ScheduledFusion, source: KernelSource, device: torch.device) -> Recipe:
     """The recipe of a kernel's choice: everything on which the times of its schedules depend."""
-    if own.target.is_cpu:
+    if default.target.is_cpu:
         base, flags = library_recipe_of(source), [f"threads={torch.get_num_threads()}"]
     else:
-        base = cubin_recipe(source.text, source.name, own.target.arch)
-        flags = [f"driver={driver_version()}", f"device={own.target.name}"]
+        base = cubin_recipe(source.text, source.name, default.target.arch)
+        flags = [f"driver={driver_version()}", f"device={default.target.name}"]
     launch = source.grid, source.block, source.sizes, source.threaded
-    text = "\n".join([source.text, str(launch), str(own), str(own.alignment)])
+    text = "\n".join([source.text, str(launch), str(default), str(default.alignment)])
     return replace(base, kind=KIND, text=text, flags=tuple(flags))
 
 
-def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None:
+def stored(store: Store | None, recipe: Recipe, seconds: float) -> Tuning | None:
     """The choice in the store. None if there is none that can be read, or if its search had less
     than half of these seconds."""
-    found = store.get(recipe) if store else None
-    if found is None:
+    entry = store.get(recipe) if store else None
+    if entry is None:
         return None
     try:
-        known = json.loads(found.code)
+        known = json.loads(entry.code)
         wrong = tuple(map(str, known.pop("wrong")))
-        choice = replace(Choice(**known, wrong=wrong), from_store=True)
+        choice = replace(Tuning(**known, wrong=wrong), from_store=True)
         return choice if _is_whole(choice) and 2 * choice.asked >= seconds else None
     except (ValueError, KeyError, TypeError, AttributeError):  # of another version
         return None
 
 
-def _is_whole(choice: Choice) -> bool:
+def _is_whole(choice: Tuning) -> bool:
     """True if its fields have their types, which JSON does not check."""
     numbers = choice.seconds, choice.own_seconds, choice.tried, choice.spent, choice.asked
     texts = choice.schedule, choice.params
-    return all(type(one) in (int, float) for one in numbers) and all(
-        isinstance(one, str) for one in texts
+    return all(type(number) in (int, float) for number in numbers) and all(
+        isinstance(text, str) for text in texts
     )
 
 
-def keep(store: Store, recipe: Recipe, choice: Choice) -> None:
+def keep(store: Store, recipe: Recipe, choice: Tuning) -> None:
     """Stores a choice."""
     store.put(recipe, json.dumps(asdict(choice)).encode())

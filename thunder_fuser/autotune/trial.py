@@ -65,14 +65,14 @@ class Arguments:
 def arguments_of(part: Part, device: torch.device) -> Arguments:
     """Arguments that any kernel of the part can be called with."""
     most = _largest_integer(part)
-    made = {name: _value(part, name, device, most) for name in part.inputs}
+    tensors = {name: _value(part, name, device, most) for name in part.inputs}
     taken = dict(part.overwrites)
     results = tuple(
-        made[taken[n]] if n in taken else _empty(part.tensors[n], part.strides[n], device)
+        tensors[taken[n]] if n in taken else _empty(part.tensors[n], part.strides[n], device)
         for n in part.outputs
     )
-    first = {name: readable(made[name]).clone() for name in taken.values()}
-    return Arguments(part, device, tuple(made.values()), results, first)
+    first = {name: readable(tensors[name]).clone() for name in taken.values()}
+    return Arguments(part, device, tuple(tensors.values()), results, first)
 
 
 def _largest_integer(part: Part) -> int:
@@ -162,22 +162,22 @@ class Bench:
 
     def is_right(self, trial: Trial) -> bool:
         """True if the results equal those of the first trial, except for rounding."""
-        found = self.run(trial)
+        results = self.run(trial)
         if not self.reference:
-            self.reference = found
+            self.reference = results
         bound = _bound(self.part)
-        pairs = zip(found, self.reference, strict=True)
+        pairs = zip(results, self.reference, strict=True)
         return all(_is_near(result, expected, bound) for result, expected in pairs)
 
     def _call(self, trial: Trial) -> Callable[[], object]:
         source = trial.launcher.source
         assert source is not None
-        run, given = trial.launcher.run, [*self.arguments.pointers(), *source.sizes]
+        run, arguments = trial.launcher.run, [*self.arguments.pointers(), *source.sizes]
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            return lambda: run(stream, tuple(given))
+            return lambda: run(stream, tuple(arguments))
         threads = torch.get_num_threads() if source.threaded else 1
-        return lambda: run(*given, threads)
+        return lambda: run(*arguments, threads)
 
     def _current(self) -> AbstractContextManager[object]:
         """Makes the device the current one, because events are recorded on its stream."""
@@ -254,16 +254,16 @@ def _bound(part: Part) -> float:
     return ULPS + 4 * sqrt(most) if sums else float(ULPS)
 
 
-def _is_near(found: torch.Tensor, expected: torch.Tensor, bound: float) -> bool:
+def _is_near(result: torch.Tensor, expected: torch.Tensor, bound: float) -> bool:
     """True if elements differ by few units in the last place of their type, or by `bound` units of
     the computation's type relative to the largest element. Integers must be equal."""
     if not (expected.is_floating_point() or expected.is_complex()):
-        return torch.equal(found, expected)
+        return torch.equal(result, expected)
     dtype = torch.float64 if expected.dtype is torch.float64 else torch.float32
     if expected.is_complex():
-        found, expected = torch.view_as_real(found), torch.view_as_real(expected)
+        result, expected = torch.view_as_real(result), torch.view_as_real(expected)
         dtype = expected.dtype
-    a, b = found.to(dtype), expected.to(dtype)
+    a, b = result.to(dtype), expected.to(dtype)
     finite = b[b.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 0.0
     relative = ULPS * torch.finfo(expected.dtype).eps

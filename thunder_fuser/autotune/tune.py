@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.autotune.choice import Choice, keep, recipe_of, stored
+from thunder_fuser.autotune.choice import Tuning, keep, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import LaunchError, ScheduleError
@@ -59,57 +59,57 @@ class Tuner:
     def __init__(self, emit: Emit, device: torch.device, seconds: float) -> None:
         self.emit, self.device, self.seconds = emit, device, seconds
 
-    def choice(self, own: ScheduledFusion) -> Choice | None:
+    def choice(self, default: ScheduledFusion) -> Tuning | None:
         """The choice for a kernel: the store's, or else a new one. None if the kernel is not tuned:
         on the emulator, during a graph's capture, or when the process's time is spent."""
-        source = self.emit(own)
-        if source is None or not can_measure(own, self.device):
+        source = self.emit(default)
+        if source is None or not can_measure(default, self.device):
             return None
-        recipe = recipe_of(own, source, self.device)
+        recipe = recipe_of(default, source, self.device)
         try:
             key = recipe.key, self.seconds
-            return _CHOICES.get(key, lambda: self._found_or_made(own, source, recipe))
+            return _CHOICES.get(key, lambda: self._stored_or_searched(default, source, recipe))
         except _NotTunedError as reason:
-            told = f"{source.name}: not autotuned, {reason}"
-            log("kernels", lambda: told)
+            message = f"{source.name}: not autotuned, {reason}"
+            log("kernels", lambda: message)
             return None
 
-    def _found_or_made(
-        self, own: ScheduledFusion, source: KernelSource, recipe: Recipe
-    ) -> Choice:
+    def _stored_or_searched(
+        self, default: ScheduledFusion, source: KernelSource, recipe: Recipe
+    ) -> Tuning:
         store = current_store()
-        found = stored(store, recipe, self.seconds)
-        if found is not None:
-            return found
+        known = stored(store, recipe, self.seconds)
+        if known is not None:
+            return known
         if option("assert_cache_hit"):
             raise _NotTunedError("the option assert_cache_hit forbids it")
         with ExitStack() as stack:
             if store is not None:
                 stack.enter_context(store.turn(recipe))
-                found = stored(store, recipe, self.seconds)  # another process may have made it
-                if found is not None:
-                    return found
+                known = stored(store, recipe, self.seconds)  # another process may have made it
+                if known is not None:
+                    return known
                 # The lock of the device, among the processes that share the store.
                 on_device = Recipe("device", "", "", recipe.arch, recipe.flags, "")
                 stack.enter_context(store.turn(on_device))
             stack.enter_context(_MEASURING)
             stack.enter_context(working(f"autotuning kernel {source.name}"))
-            made, binaries = self._made(own)
+            choice, binaries = self._searched(default)
             if store is not None:
                 for wanted, binary in binaries:
                     store.put(wanted, binary.code)
-                keep(store, recipe, made)
-        told = f"{source.name}: autotuned in {made.spent:.2f} s: {made}"
-        log("kernels", lambda: told)
-        return made
+                keep(store, recipe, choice)
+        message = f"{source.name}: autotuned in {choice.spent:.2f} s: {choice}"
+        log("kernels", lambda: message)
+        return choice
 
-    def _made(self, own: ScheduledFusion) -> tuple[Choice, Binaries]:
+    def _searched(self, default: ScheduledFusion) -> tuple[Tuning, Binaries]:
         """The choice, and the binaries of its kernel. Those of other candidates are dropped."""
         with _spending() as left:
             if left <= 0:
                 raise _NotTunedError("the time in option autotune_total is spent")
             try:
-                return Search(self, own, min(self.seconds, left)).choice()
+                return Search(self, default, min(self.seconds, left)).choice()
             except torch.OutOfMemoryError:
                 raise _NotTunedError("its arguments do not fit the device again") from None
 
@@ -117,97 +117,97 @@ class Tuner:
 class Search:
     """The search for one kernel."""
 
-    def __init__(self, tuner: Tuner, own: ScheduledFusion, seconds: float) -> None:
-        self.tuner, self.own = tuner, own
+    def __init__(self, tuner: Tuner, default: ScheduledFusion, seconds: float) -> None:
+        self.tuner, self.default = tuner, default
         self.start = time.monotonic()
         self.end, self.until = (self.start + seconds * share for share in (1.0, SEARCH_SHARE))
-        self.bench = Bench(own.part, tuner.device)
+        self.bench = Bench(default.part, tuner.device)
         self.trials: list[Trial] = []
         self.wrong: list[str] = []
         self.to_compile = 0.0  # the seconds that the first kernel took
 
-    def choice(self) -> tuple[Choice, Binaries]:
+    def choice(self) -> tuple[Tuning, Binaries]:
         """The fastest schedule that was found, and its binaries."""
-        mine = self._compiled(self.own)
+        mine = self._compiled(self.default)
         assert isinstance(mine, Trial)
         self.to_compile = time.monotonic() - self.start
         self.bench.is_right(mine)
         self.trials.append(mine)
         self._climb(mine)
         best = self._best(mine)
-        is_own = best is mine
-        made = Choice(
-            "" if is_own else str(best.scheduled), str(best.scheduled.params), best.median,
+        is_default = best is mine
+        choice = Tuning(
+            "" if is_default else str(best.scheduled), str(best.scheduled.params), best.median,
             mine.median, len(self.trials), tuple(self.wrong), time.monotonic() - self.start,
             self.tuner.seconds,
         )  # fmt: skip
-        return made, best.binaries
+        return choice, best.binaries
 
     # ---- candidates
 
     def _climb(self, mine: Trial) -> None:
         """Tries the neighbours of the best schedule so far, until the time is up."""
-        tried = [self.own]
-        center, candidates = mine, self._legal(self.own)
+        tried = [self.default]
+        center, candidates = mine, self._legal(self.default)
         while (left := self.until - time.monotonic()) > 0:
             count = max(1, min(TOGETHER, int(left / self.to_compile)))
-            batch = list(islice((one for one in candidates if one not in tried), count))
+            batch = list(islice((other for other in candidates if other not in tried), count))
             if not batch:
                 return
             tried += batch
             right = self._right(batch)
             self.bench.rounds([mine, *right], *QUICK_ROUNDS, self.until)
             self.trials += right
-            best = min(self.trials, key=lambda one: one.median)
+            best = min(self.trials, key=lambda trial: trial.median)
             if best.median < (1 - NOISE) * center.median:
                 center, candidates = best, self._legal(best.scheduled)
 
     def _legal(self, around: ScheduledFusion) -> Iterator[ScheduledFusion]:
-        for one in neighbours(around):
+        for schedule in neighbours(around):
             try:
-                check(one, self.own)
+                check(schedule, self.default)
             except ScheduleError:
                 continue
-            yield one
+            yield schedule
 
     def _right(self, batch: list[ScheduledFusion]) -> list[Trial]:
         """The candidates that compile, and have the results of the scheduler's own kernel."""
-        made = run_jobs([partial(self._compiled, one) for one in batch], threads=TOGETHER)
-        found = [one for one in made if isinstance(one, Trial)]
+        outcomes = run_jobs([partial(self._compiled, other) for other in batch], threads=TOGETHER)
+        trials = [trial for trial in outcomes if isinstance(trial, Trial)]
         right = []
-        for one in found:
+        for trial in trials:
             with suppress(LaunchError):  # for example, the device has no room for such a cluster
-                if self.bench.is_right(one):
-                    right.append(one)
+                if self.bench.is_right(trial):
+                    right.append(trial)
                 else:
-                    self.wrong.append(str(one.scheduled.params))
+                    self.wrong.append(str(trial.scheduled.params))
         return right
 
     def _compiled(self, scheduled: ScheduledFusion) -> Trial | Exception:
         """The trial, or the error, for example because of too much shared memory."""
-        part, target = self.own.part, self.own.target
+        part, target = self.default.part, self.default.target
         try:
             source = self.tuner.emit(scheduled)
             with unstored() as binaries:
                 launcher = launcher_for(part, source, target, self.tuner.device)
             return Trial(scheduled, launcher, tuple(binaries))
         except Exception as error:  # whatever it is, the scheduler's own kernel remains
-            if scheduled is self.own:
+            if scheduled is self.default:
                 raise
-            told = f"{scheduled.params}: not tried, {type(error).__name__}: {error}"
-            log("kernels", lambda: told)
+            message = f"{scheduled.params}: not tried, {type(error).__name__}: {error}"
+            log("kernels", lambda: message)
             return error
 
     # ---- the last rounds
 
     def _best(self, mine: Trial) -> Trial:
         """The winner of rounds in turns; the scheduler's own unless another is clearly faster."""
-        others = sorted((one for one in self.trials if one is not mine), key=lambda one: one.median)
+        others = sorted((t for t in self.trials if t is not mine), key=lambda t: t.median)
         last = [mine, *others[:FINALISTS]]
-        for one in last:
-            one.times.clear()
+        for trial in last:
+            trial.times.clear()
         self.bench.rounds(last, *LAST_ROUNDS, self.end)
-        best = min(last, key=lambda one: one.median)
+        best = min(last, key=lambda trial: trial.median)
         return best if _is_clear(best, mine) else mine
 
 
@@ -218,12 +218,12 @@ def _is_clear(best: Trial, mine: Trial) -> bool:
     return gain > max(NOISE * mine.median, TICK) and won >= WON_ROUNDS * len(pairs)
 
 
-def can_measure(own: ScheduledFusion, device: torch.device) -> bool:
+def can_measure(default: ScheduledFusion, device: torch.device) -> bool:
     """True if kernels run on this device, and may be timed there now."""
-    if own.target.emulated or device.type not in ("cpu", "cuda"):
+    if default.target.emulated or device.type not in ("cpu", "cuda"):
         return False
-    has_complex = any(own.part.tensors[n].by_value and own.part.tensors[n].dtype.is_complex
-                      for n in own.part.inputs)  # fmt: skip
+    has_complex = any(default.part.tensors[n].by_value and default.part.tensors[n].dtype.is_complex
+                      for n in default.part.inputs)  # fmt: skip
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     return not has_complex and not capturing
 
@@ -252,6 +252,6 @@ def forget() -> None:
     _SPENT[0] = 0.0
 
 
-_CHOICES: SingleFlight[Choice] = SingleFlight(Recent(lambda: MOST_KEPT))
+_CHOICES: SingleFlight[Tuning] = SingleFlight(Recent(lambda: MOST_KEPT))
 _MEASURING: Any = make_lock()
 _SPENT = [0.0]  # guarded by _MEASURING

@@ -102,7 +102,7 @@ class Programs:
         That happens once for such sizes, because strides and addresses may differ from rank to
         rank. PeerError on all ranks if programs differ, or if a rank cannot compile its own.
         """
-        key = (params, tuple((one.sizes, one.value) for one in keys))
+        key = (params, tuple((key.sizes, key.value) for key in keys))
         meshes = () if key in self._agreed else meshes_of(self.fusion, keys)
         if not meshes:
             return compiled()
@@ -138,7 +138,7 @@ class Programs:
     ) -> bool:
         """True if a call has made the program, or is making it."""
         known: Iterable[Any] = self._flight.keys()
-        return any((one[0], *one[2:]) == (target, keys, options) for one in known)
+        return any((entry[0], *entry[2:]) == (target, keys, options) for entry in known)
 
     def _planned_ahead(
         self, target: Target, keys: tuple[InputKey, ...], options: CompileOptions

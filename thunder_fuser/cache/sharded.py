@@ -91,10 +91,10 @@ class ShardedEntry:
 
 
 def _result_placements(place: Placement, mesh: Mesh, name: str) -> Placements:
-    found = list(placements_of(place.axes, mesh, name))
+    placements = list(placements_of(place.axes, mesh, name))
     for kind, reduce in place.partial:
-        found[mesh.dimension(kind)] = Partial(reduce)
-    return tuple(found)
+        placements[mesh.dimension(kind)] = Partial(reduce)
+    return tuple(placements)
 
 
 def _first(arguments: Sequence[Any]) -> Any:
@@ -111,10 +111,10 @@ def shard(executable: Executable, arguments: Sequence[Any]) -> ShardedEntry:
         view = fusion.tensors[name]
         if is_dtensor(value):
             _check_dtensor(view, value, view.mesh if has_meshes else mesh)
-            found = placement_of(name, value)
+            placement = placement_of(name, value)
             if not has_meshes:
-                records += layout_records(name, mesh, found.axes, found.partial)
-            elif found != Placement(shards(view), view.partial):
+                records += layout_records(name, mesh, placement.axes, placement.partial)
+            elif placement != Placement(shards(view), view.partial):
                 wanted = Placement(shards(view), view.partial)
                 raise InputError(
                     f"argument {name}: placements", got=str(value.placements),
@@ -132,9 +132,9 @@ def shard(executable: Executable, arguments: Sequence[Any]) -> ShardedEntry:
 
 
 def _check_dtensor(view: TensorView, value: Any, mesh: Mesh | None) -> None:
-    own = mesh_of(value)
-    if own != mesh:
-        raise MeshError(f"argument {view.name}", expected=f"the mesh {mesh}", got=str(own))
+    tensor_mesh = mesh_of(value)
+    if tensor_mesh != mesh:
+        raise MeshError(f"argument {view.name}", expected=f"the mesh {mesh}", got=str(tensor_mesh))
     rank, shape = len(view.shape), tuple(value.shape)
     if len(shape) != rank:
         raise InputError(
@@ -163,10 +163,10 @@ def local_of(value: Any) -> torch.Tensor:
 
 def sharding_of(name: str, value: Any) -> Sharding:
     """The sharding of a DTensor; InputError for other placements than even Shard and Replicate."""
-    found = placement_of(name, value)
-    if found.partial:
+    placement = placement_of(name, value)
+    if placement.partial:
         raise _unplaced(name, "Shard and Replicate", value.placements)
-    return found.axes
+    return placement.axes
 
 
 def placement_of(name: str, value: Any) -> Placement:
@@ -177,8 +177,8 @@ def placement_of(name: str, value: Any) -> Placement:
     except ValueError:
         raise _unplaced(name, "Shard, Replicate and Partial", value.placements) from None
     mesh = mesh_of(value)
-    found = read(words, mesh, value.ndim, f"argument {name}")
-    for axis, on in enumerate(found.axes):
+    placement = read(words, mesh, value.ndim, f"argument {name}")
+    for axis, on in enumerate(placement.axes):
         parts = prod(map(mesh.size, on))
         if value.shape[axis] % parts:
             raise InputError(
@@ -186,7 +186,7 @@ def placement_of(name: str, value: Any) -> Placement:
                 expected=f"a multiple of {parts} devices: a split over devices must divide",
                 got=f"size {value.shape[axis]}", do="pad the axis first",
             )  # fmt: skip
-    return found
+    return placement
 
 
 def _unplaced(name: str, expected: str, got: Any) -> InputError:
@@ -196,7 +196,7 @@ def _unplaced(name: str, expected: str, got: Any) -> InputError:
 
 def placements_of(sharding: Sharding, mesh: Mesh, name: str = "a result") -> Placements:
     """The placements of a sharding; CommunicationError if none express it."""
-    found: list[Any] = [Replicate() for _ in mesh.sizes]
+    placements: list[Any] = [Replicate() for _ in mesh.sizes]
     for axis, on in enumerate(sharding):
         dimensions = [mesh.dimension(kind) for kind in on]
         if dimensions != sorted(dimensions):
@@ -205,8 +205,8 @@ def placements_of(sharding: Sharding, mesh: Mesh, name: str = "a result") -> Pla
                 got=str(on),
             )  # fmt: skip
         for dimension in dimensions:
-            found[dimension] = Shard(axis)
-    return tuple(found)
+            placements[dimension] = Shard(axis)
+    return tuple(placements)
 
 
 def layout_records(
@@ -220,16 +220,16 @@ def layout_records(
     def call(op: str, **attrs: AttrValue) -> OpRecord:
         return OpRecord(op, (name,), (), tuple(attrs.items()))
 
-    found = [call("set_device_mesh", mesh=mesh.nested)]
+    records = [call("set_device_mesh", mesh=mesh.nested)]
     at = 0
     for on in sharding:
         for kind in on:
-            found.append(call("split", axis=at, factor=mesh.size(kind), inner_split=False))
-            found.append(call("parallelize", axis=at, type=kind.value))
+            records.append(call("split", axis=at, factor=mesh.size(kind), inner_split=False))
+            records.append(call("parallelize", axis=at, type=kind.value))
             at += 1
         at += 1
-    found += [call("set_partial", on=kind.value, reduce=word) for kind, word in partial]
-    return found
+    records += [call("set_partial", on=kind.value, reduce=word) for kind, word in partial]
+    return records
 
 
 def check_placements(
@@ -254,11 +254,11 @@ def _propagated(fusion: Fusion, arguments: Sequence[Any]) -> list[Placements] | 
     with FakeTensorMode(allow_non_fake_inputs=True), implicit_replication():
         inputs = [_without_data(value) if is_dtensor(value) else value for value in arguments]
         try:
-            found = values_of(fusion, inputs)
+            values = values_of(fusion, inputs)
         except (NotImplementedError, RuntimeError, TypeError, ValueError, VerifyError):
             return None  # DTensor has no rule for the op or its types
     whole = (Replicate(),) * mesh.ndim
-    results = [found[output.name] for output in fusion.outputs]
+    results = [values[output.name] for output in fusion.outputs]
     return [r.placements if isinstance(r, DTensor) else whole for r in results]
 
 

@@ -221,12 +221,12 @@ class FusionCache:
         """
         with FusionCache._class_lock:
             if FusionCache._private:
-                found = FusionCache._private[-1]
+                cache = FusionCache._private[-1]
             else:
-                found = FusionCache._shared = FusionCache._shared or FusionCache()
+                cache = FusionCache._shared = FusionCache._shared or FusionCache()
         if max_fusions is not None:
-            found.set_capacity(max_fusions)
-        return found
+            cache.set_capacity(max_fusions)
+        return cache
 
     @staticmethod
     def reset() -> None:
@@ -269,13 +269,13 @@ class FusionCache:
             entry.is_expected = True
             return entry
 
-    def own(self, definition: Definition) -> Definition:
+    def interned(self, definition: Definition) -> Definition:
         """The cache's own object for an equal definition, so that callers share it; else the
         argument. Changes neither counts nor the LRU order."""
         with self._lock:
             node, depth = self._walk(definition)
-        found = node.entry if depth == len(definition) else None
-        return definition if found is None else found.definition
+        entry = node.entry if depth == len(definition) else None
+        return definition if entry is None else entry.definition
 
     def _walk(self, definition: Definition, visits: int = 0) -> tuple[TrieNode, int]:
         """The last node on the definition's path that the trie has, and its depth.
@@ -331,8 +331,8 @@ class FusionCache:
         excess = len(self._leaves) - self._max_fusions
         if excess <= 0:
             return
-        free = (one for one in self._leaves.values() if one is not keep and not one.users)
-        for entry in [one for one, _ in zip(free, range(excess), strict=False)]:
+        free = (entry for entry in self._leaves.values() if entry is not keep and not entry.users)
+        for entry in [entry for entry, _ in zip(free, range(excess), strict=False)]:
             del self._leaves[entry.number]
             self._evicted[entry.definition] = entry
             self._prune(entry.definition)
@@ -386,8 +386,8 @@ class FusionCache:
 
 
 def _lookup_text(entry: FusionEntry, is_hit: bool, gone: int) -> str:
-    found = "hit" if is_hit else "miss"
-    return f"definition {entry.number}: {found}" + (f", {gone} evicted" if gone else "")
+    word = "hit" if is_hit else "miss"
+    return f"definition {entry.number}: {word}" + (f", {gone} evicted" if gone else "")
 
 
 def _line(node: TrieNode) -> str:

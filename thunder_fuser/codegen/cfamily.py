@@ -262,8 +262,8 @@ def _choose(p: CPrinter, value: nodes.Choose) -> str:
 
 
 def _call(p: CPrinter, value: nodes.Call) -> str:
-    template = ", ".join(REDUCERS.get(str(one), str(one)) for one in value.template)
-    arguments = ", ".join(p.value(one, value.dtype) for one in value.arguments)
+    template = ", ".join(REDUCERS.get(str(argument), str(argument)) for argument in value.template)
+    arguments = ", ".join(p.value(argument, value.dtype) for argument in value.arguments)
     return f"{value.function}{f'<{template}>' if template else ''}({arguments})"
 
 

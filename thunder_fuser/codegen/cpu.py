@@ -37,7 +37,7 @@ class CpuPrinter(CPrinter):
         failed = ["i64* __restrict__ failed"] if self.kernel.checks else []
         arguments = ",\n    ".join([*self.parameters(), *failed, "int threads"])
         loops = (s for s in statements_in(self.kernel.body) if isinstance(s, For))
-        declared = {_reduction(*one) for loop in loops for one in loop.accumulators}
+        declared = {_reduction(*reduction) for loop in loops for reduction in loop.accumulators}
         return [
             *sorted(declared),
             f"// {self.kernel.comment}",

@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.agreement import from_first
 from thunder_fuser.communication.cost import Bandwidths
-from thunder_fuser.communication.exchange import Form
+from thunder_fuser.communication.exchange import BufferLayout
+from thunder_fuser.communication.rank_consistency import from_first
 from thunder_fuser.communication.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CacheWarning
 from thunder_fuser.store import folder as files
@@ -52,19 +52,19 @@ def known_rates(world: int, device: str) -> Bandwidths | None:
 
     device: cpu or cuda.
     """
-    found = (rates.get(device) for group, rates in list(_GROUPS.items()) if group.size() == world)
-    return next(filter(None, found), None)
+    known = (rates.get(device) for group, rates in list(_GROUPS.items()) if group.size() == world)
+    return next(filter(None, known), None)
 
 
 def _agreed(group: ProcessGroup, device: torch.device) -> Bandwidths:
     store, name = current_store(), file_name(group, device)
     is_first = group.rank() == 0
-    found = from_first(read(store, name) if is_first and store else None, group)
-    if found is None:
-        found = from_first(measure(group, device), group)
+    rates = from_first(read(store, name) if is_first and store else None, group)
+    if rates is None:
+        rates = from_first(measure(group, device), group)
         if is_first and store:
-            write(store, name, found)
-    return found
+            write(store, name, rates)
+    return rates
 
 
 def file_name(group: ProcessGroup, device: torch.device) -> str:
@@ -102,24 +102,24 @@ def kept(store: Store) -> int:
 
 def _parsed(content: bytes) -> Bandwidths:
     """Reads the JSON; ValueError, TypeError or KeyError unless every rate is a finite number."""
-    given = dict(json.loads(content))
-    flops = tuple((str(dtype), float(rate)) for dtype, rate in given.pop("flops"))
-    units = int(given.pop("units"))
-    made = Bandwidths(flops=flops, units=units, **{name: float(one) for name, one in given.items()})
+    fields = dict(json.loads(content))
+    flops = tuple((str(dtype), float(rate)) for dtype, rate in fields.pop("flops"))
+    units = int(fields.pop("units"))
+    parsed = Bandwidths(flops=flops, units=units, **{n: float(x) for n, x in fields.items()})
     rates = [rate for _, rate in flops]
-    good = [one > 0 for one in (*rates, made.units)] + [value >= 0 for value in given.values()]
-    if not rates or not all(good) or not all(map(math.isfinite, (*rates, *given.values()))):
+    good = [rate > 0 for rate in (*rates, parsed.units)] + [value >= 0 for value in fields.values()]
+    if not rates or not all(good) or not all(map(math.isfinite, (*rates, *fields.values()))):
         raise ValueError("a rate is no positive number")
-    return made
+    return parsed
 
 
-def write(store: Store, name: str, found: Bandwidths) -> None:
+def write(store: Store, name: str, rates: Bandwidths) -> None:
     """Writes the rates. If that fails, a later process measures them again."""
     if store.mode != "rw":
         return
     try:
         with files.opened(store.root, create=True) as folder:
-            files.replace(folder, name, (json.dumps(asdict(found), indent=1) + "\n").encode())
+            files.replace(folder, name, (json.dumps(asdict(rates), indent=1) + "\n").encode())
     except (RefusedError, OSError) as error:
         _warn(store.root / name, str(error))
 
@@ -153,8 +153,8 @@ def _product(side: int, dtype: torch.dtype, device: torch.device) -> float:
 
 def _launch(device: torch.device) -> float:
     """The seconds of one launch, from a row of many small products."""
-    one, count = torch.zeros(16, 16, device=device), 50
-    return _seconds(lambda: [torch.mm(one, one, out=one) for _ in range(count)], device) / count
+    a, count = torch.zeros(16, 16, device=device), 50
+    return _seconds(lambda: [torch.mm(a, a, out=a) for _ in range(count)], device) / count
 
 
 def _rate(small: int, large: int, seconds: Callable[[int], float | None]) -> tuple[float, float]:
@@ -169,13 +169,13 @@ def _rate(small: int, large: int, seconds: Callable[[int], float | None]) -> tup
 def _copy(size: int, group: ProcessGroup, device: torch.device) -> float | None:
     """The seconds in which each rank copies so many bytes to the next one; None on a CPU."""
     world, rank = group.size(), group.rank()
-    form = Form("bandwidth", 1, 1, size, torch.uint8, 1)
+    layout = BufferLayout("bandwidth", 1, 1, size, torch.uint8, 1)
     source = torch.zeros(1, size, dtype=torch.uint8, device=device)
-    if device.type != "cuda" or world == 1 or exchange_for(form, group, device) is None:
+    if device.type != "cuda" or world == 1 or exchange_for(layout, group, device) is None:
         return None  # a CPU's copies run in the caller's thread, so they overlap with nothing
 
     def send() -> None:
-        exchange = exchange_for(form, group, device)
+        exchange = exchange_for(layout, group, device)
         assert exchange is not None
         peer = (rank + 1) % world
         with exchange.call():

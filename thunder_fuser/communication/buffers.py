@@ -92,31 +92,31 @@ class BufferCache:
         buffers = entries.setdefault(key, [])
         is_hit = len(buffers) == count
         self.counts["hit" if is_hit else "miss"] += 1
-        found = buffers.pop(0) if is_hit else make()
-        buffers.append(found)
+        buffer = buffers.pop(0) if is_hit else make()
+        buffers.append(buffer)
         entries.move_to_end(key)
         if not is_hit:
             self._evict(key, before_eviction)
-        return found  # type: ignore[return-value]
+        return buffer  # type: ignore[return-value]
 
     def _evict(self, keep: BufferKey, before: Callable[[], None]) -> None:
         """Evicts keys beyond the limit, each with all its buffers. So they begin anew on all ranks,
         which take buffers in the same order."""
         entries = self._groups[keep.group]
-        excess = sum(one.bytes for buffers in entries.values() for one in buffers) - self.most_bytes
+        excess = sum(b.bytes for buffers in entries.values() for b in buffers) - self.most_bytes
         gone: list[BufferKey] = []
         for key, buffers in entries.items():
             if excess > 0 and key != keep:
-                excess -= sum(one.bytes for one in buffers)
+                excess -= sum(buffer.bytes for buffer in buffers)
                 gone.append(key)
         self._close(keep.group, gone, before)
 
     def _close(self, group: str, keys: Sequence[BufferKey], before: Callable[[], None]) -> None:
         if keys:
             before()
-        for one in [one for key in keys for one in self._groups[group].pop(key)]:
+        for buffer in [buffer for key in keys for buffer in self._groups[group].pop(key)]:
             self.counts["evicted"] += 1
-            one.close()
+            buffer.close()
 
     def release(
         self, group: str, before: Callable[[], None], statement: str = "", program: str = ""
@@ -132,14 +132,14 @@ class BufferCache:
     def entries(self) -> list[tuple[BufferKey, Buffer]]:
         """Each buffer of all groups, with its key."""
         return [
-            (key, one) for group in self._groups.values() for key, buffers in group.items()
-            for one in buffers
+            (key, buffer) for group in self._groups.values() for key, buffers in group.items()
+            for buffer in buffers
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        held = [one for _, one in self.entries()]
+        held = [buffer for _, buffer in self.entries()]
         counts = ", ".join(f"{self.counts[name]} {name}" for name in ("hit", "miss", "evicted"))
-        return f"{len(held)} of {sum(one.bytes for one in held)} bytes; {counts}"
+        return f"{len(held)} of {sum(buffer.bytes for buffer in held)} bytes; {counts}"
 
 
 CACHE = BufferCache()  # the exchanges

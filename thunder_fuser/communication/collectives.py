@@ -34,13 +34,13 @@ class Posted:
     """A collective that has begun.
 
     what: its name, for messages. work: torch's handle, None if there is none. result: makes the
-    result from the elements that arrived. given: the tensor that is read until then.
+    result from the elements that arrived. tensor: what is read until then.
     """
 
     what: str
     work: Any
     result: Callable[[], torch.Tensor]
-    given: torch.Tensor
+    tensor: torch.Tensor
 
 
 def wait(
@@ -53,15 +53,15 @@ def wait(
     """
     try:
         if sent.work is not None:
-            on_cpu = sent.given.device.type == "cpu"
+            on_cpu = sent.tensor.device.type == "cpu"
             sent.work.wait(*[timedelta(seconds=seconds)] * on_cpu)
     except RuntimeError as error:
         raise _peer_error(sent.what, buffer, seconds, error) from error
     result = sent.result()
     if strides is None or result.stride() == strides:
         return result
-    laid = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-    return laid.copy_(result)
+    copied = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return copied.copy_(result)
 
 
 def _peer_error(what: str, buffer: str, seconds: float, error: RuntimeError) -> PeerError:
@@ -76,81 +76,81 @@ def _peer_error(what: str, buffer: str, seconds: float, error: RuntimeError) -> 
 # ---- the collectives
 
 
-def all_gather(given: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
+def all_gather(tensor: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
     """Concatenates the tensors of the group's devices along `dim`.
 
-    given: [.., s, ..], the same sizes on all devices; the result: [.., devices * s, ..].
+    tensor: [.., s, ..], the same sizes on all devices; the result: [.., devices * s, ..].
     """
-    group = group_of(mesh, on, given.device.type)
-    dim %= given.ndim
-    sent = given.contiguous()
+    group = group_of(mesh, on, tensor.device.type)
+    dim %= tensor.ndim
+    sent = tensor.contiguous()
     every = _stacked(sent, group)
     work = _post(dist.all_gather_into_tensor, as_bytes(every), as_bytes(sent), group=group)
     return _sent("all_gather", mesh, on, work, lambda: _joined(every, dim), sent)
 
 
 def reduce_scatter(
-    given: torch.Tensor, *, dim: int, mesh: Any, on: str, reduce: str = "sum"
+    tensor: torch.Tensor, *, dim: int, mesh: Any, on: str, reduce: str = "sum"
 ) -> Posted:
     """Reduces the group's tensors, and gives each device its part of the result along `dim`.
 
-    given: [.., s, ..]; the result: [.., s / devices, ..].
+    tensor: [.., s, ..]; the result: [.., s / devices, ..].
     """
-    group = group_of(mesh, on, given.device.type)
-    parts = _split(_reducible(given), dim, group.size())
-    if _keeps_nan(given, reduce):
+    group = group_of(mesh, on, tensor.device.type)
+    parts = _split(_reducible(tensor), dim, group.size())
+    if _keeps_nan(tensor, reduce):
         work, every = _exchanged(parts, group)
         return _sent("reduce_scatter", mesh, on, work, lambda: _extreme(every, reduce), parts)
     out = torch.empty_like(parts[0])
     work = _post(
         dist.reduce_scatter_tensor, _real(out), _real(parts), op=_OPS[reduce], group=group
     )
-    end = _end(out, given.dtype, reduce, group.size())
+    end = _end(out, tensor.dtype, reduce, group.size())
     return _sent("reduce_scatter", mesh, on, work, end, parts)
 
 
-def all_reduce(given: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum") -> Posted:
+def all_reduce(tensor: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum") -> Posted:
     """Reduces the group's tensors, element by element."""
-    group = group_of(mesh, on, given.device.type)
-    if _keeps_nan(given, reduce):
-        sent = given.contiguous()
+    group = group_of(mesh, on, tensor.device.type)
+    if _keeps_nan(tensor, reduce):
+        sent = tensor.contiguous()
         every = _stacked(sent, group)
         work = _post(dist.all_gather_into_tensor, as_bytes(every), as_bytes(sent), group=group)
         return _sent("all_reduce", mesh, on, work, lambda: _extreme(every, reduce), sent)
-    out = _reducible(given).clone(memory_format=torch.contiguous_format)
+    out = _reducible(tensor).clone(memory_format=torch.contiguous_format)
     work = _post(dist.all_reduce, _real(out), op=_OPS[reduce], group=group)
     return _sent(
-        "all_reduce", mesh, on, work, _end(out, given.dtype, reduce, group.size()), out
+        "all_reduce", mesh, on, work, _end(out, tensor.dtype, reduce, group.size()), out
     )
 
 
 def all_to_all(
-    given: torch.Tensor, *, split_dim: int, cat_dim: int, mesh: Any, on: str
+    tensor: torch.Tensor, *, split_dim: int, cat_dim: int, mesh: Any, on: str
 ) -> Posted:
     """Takes this device's part along `split_dim` of each device's tensor, and concatenates them
     along `cat_dim`.
 
-    given: [s, t]; with split_dim=0, cat_dim=1 the result is [s / devices, devices * t].
+    tensor: [s, t]; with split_dim=0, cat_dim=1 the result is [s / devices, devices * t].
     """
-    group = group_of(mesh, on, given.device.type)
-    parts = _split(given, split_dim, group.size())
+    group = group_of(mesh, on, tensor.device.type)
+    parts = _split(tensor, split_dim, group.size())
     work, every = _exchanged(parts, group)
-    cat_dim %= given.ndim
+    cat_dim %= tensor.ndim
     return _sent("all_to_all", mesh, on, work, lambda: _joined(every, cat_dim), parts)
 
 
-def broadcast_from(given: torch.Tensor, *, root: int, mesh: Any, on: str) -> Posted:
+def broadcast_from(tensor: torch.Tensor, *, root: int, mesh: Any, on: str) -> Posted:
     """The tensor of the device with the coordinate `root`."""
-    group = group_of(mesh, on, given.device.type)
-    out = given.clone(memory_format=torch.contiguous_format)
+    group = group_of(mesh, on, tensor.device.type)
+    out = tensor.clone(memory_format=torch.contiguous_format)
     source = dist.get_global_rank(group, root % group.size())
     work = _post(dist.broadcast, as_bytes(out), source, group=group)
     return _sent("broadcast_from", mesh, on, work, lambda: out, out)
 
 
 COLLECTIVES: dict[str, Callable[..., Posted]] = {
-    one.__name__: one
-    for one in (all_gather, reduce_scatter, all_reduce, all_to_all, broadcast_from)
+    collective.__name__: collective
+    for collective in (all_gather, reduce_scatter, all_reduce, all_to_all, broadcast_from)
 }
 
 
@@ -170,23 +170,22 @@ def begun(what: str, call: Callable[[], Any]) -> Any:
 
 def _sent(  # noqa: PLR0917 - the fields of Posted
     name: str, mesh: Any, on: str, work: Any, result: Callable[[], torch.Tensor],
-    given: torch.Tensor,
+    tensor: torch.Tensor,
 ) -> Posted:
-    return Posted(f"{name}(mesh={mesh}, on={on!r})", work, result, given)
+    return Posted(f"{name}(mesh={mesh}, on={on!r})", work, result, tensor)
 
 
 def _exchanged(parts: torch.Tensor, group: Any) -> tuple[Any, torch.Tensor]:
     """[devices, ..] -> (torch's handle, [devices, ..] whose part i comes from device i)."""
     every = torch.empty_like(parts)
-    work = _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group)
-    return work, every
+    return _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group), every
 
 
 # ---- tensors
 
 
-def _stacked(one: torch.Tensor, group: Any) -> torch.Tensor:
-    return one.new_empty((group.size(), *one.shape))
+def _stacked(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    return tensor.new_empty((group.size(), *tensor.shape))
 
 
 def _joined(every: torch.Tensor, dim: int) -> torch.Tensor:
@@ -194,11 +193,11 @@ def _joined(every: torch.Tensor, dim: int) -> torch.Tensor:
     return every.movedim(0, dim).flatten(dim, dim + 1).contiguous()
 
 
-def _split(given: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
+def _split(tensor: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
     """[.., s, ..] -> [parts, .., s / parts, ..], contiguous"""
-    dim %= given.ndim
-    sizes = (parts, given.shape[dim] // parts)
-    return given.unflatten(dim, sizes).movedim(dim, 0).contiguous()
+    dim %= tensor.ndim
+    sizes = (parts, tensor.shape[dim] // parts)
+    return tensor.unflatten(dim, sizes).movedim(dim, 0).contiguous()
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -211,14 +210,14 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).view(-1)
 
 
-def _reducible(given: torch.Tensor) -> torch.Tensor:
+def _reducible(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in a type that every backend can reduce."""
-    return given.to(torch.int32) if given.dtype is torch.int16 else given
+    return tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor
 
 
-def _keeps_nan(given: torch.Tensor, reduce: str) -> bool:
+def _keeps_nan(tensor: torch.Tensor, reduce: str) -> bool:
     """True where torch's reduction gives NaN, but a backend's may give a number."""
-    return reduce in ("min", "max") and given.is_floating_point()
+    return reduce in ("min", "max") and tensor.is_floating_point()
 
 
 def _extreme(every: torch.Tensor, reduce: str) -> torch.Tensor:

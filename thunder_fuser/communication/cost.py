@@ -91,7 +91,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class _ProductSizes:
     """What is predicted. m, k, n: the whole product on a rank is [m, k] @ [k, n]."""
 
     m: int
@@ -135,13 +135,13 @@ def decide(
     """
     if kind not in KINDS:
         raise CommunicationError("kind", expected=f"one of {', '.join(KINDS)}", got=repr(kind))
-    problem = _Problem(m, k, n, dtype, world, rates)
+    problem = _ProductSizes(m, k, n, dtype, world, rates)
     collective = _collective_seconds(kind, problem)
     can = rates.copy > 0 and world > 1 and m >= world and (kind == KINDS[0] or not m % world)
-    found = {chunks: _SECONDS[kind](problem, chunks) for chunks in _chunks(kind, problem)}
-    best = min(found.values())
-    chunks = max(one for one, seconds in found.items() if seconds <= best * _EQUAL) if can else 1
-    seconds = found[chunks] if can else float("inf")
+    times = {chunks: _SECONDS[kind](problem, chunks) for chunks in _chunks(kind, problem)}
+    best = min(times.values())
+    chunks = max(n for n, seconds in times.items() if seconds <= best * _EQUAL) if can else 1
+    seconds = times[chunks] if can else float("inf")
     return Decision(
         kind, (m, k, n), dtype, world, seconds < collective, chunks, seconds, collective
     )
@@ -151,18 +151,18 @@ def pipeline_seconds(
     kind: str, m: int, k: int, n: int, *, dtype: str, world: int, rates: Bandwidths, chunks: int
 ) -> float:
     """The predicted seconds of a pipeline in so many chunks; the arguments are `decide`'s."""
-    return _SECONDS[kind](_Problem(m, k, n, dtype, world, rates), chunks)
+    return _SECONDS[kind](_ProductSizes(m, k, n, dtype, world, rates), chunks)
 
 
-def _chunks(kind: str, problem: _Problem) -> list[int]:
+def _chunks(kind: str, problem: _ProductSizes) -> list[int]:
     """The numbers of chunks whose copies are large enough. A scatter needs at least two: with one,
     no product would run during its copies."""
     size = problem.bytes(problem.k if kind == KINDS[0] else problem.n)
     least = 1 if kind == KINDS[0] else 2
-    return [one for one in _CHUNKS if one == least or (one > least and size >= one * LEAST_CHUNK)]
+    return [n for n in _CHUNKS if n == least or (n > least and size >= n * LEAST_CHUNK)]
 
 
-def _collective_seconds(kind: str, problem: _Problem) -> float:
+def _collective_seconds(kind: str, problem: _ProductSizes) -> float:
     rates = problem.rates
     if problem.world == 1 or not rates.collective:
         return problem.product(problem.m)
@@ -172,7 +172,7 @@ def _collective_seconds(kind: str, problem: _Problem) -> float:
     return problem.product(problem.m) + rates.collective_latency + sent
 
 
-def _gather_seconds(problem: _Problem, chunks: int) -> float:
+def _gather_seconds(problem: _ProductSizes, chunks: int) -> float:
     if not problem.rates.copy:
         return float("inf")
     size, latency = problem.bytes(problem.k) / chunks, problem.rates.copy_latency
@@ -184,7 +184,7 @@ def _gather_seconds(problem: _Problem, chunks: int) -> float:
     return clock
 
 
-def _ring(problem: _Problem, chunks: int) -> list[float]:
+def _ring(problem: _ProductSizes, chunks: int) -> list[float]:
     """The seconds until each chunk of this rank's own sum is complete."""
     if not problem.rates.copy:
         return [float("inf")]
@@ -204,7 +204,7 @@ def _ring(problem: _Problem, chunks: int) -> list[float]:
     return done
 
 
-def _all_reduce_seconds(problem: _Problem, chunks: int) -> float:
+def _all_reduce_seconds(problem: _ProductSizes, chunks: int) -> float:
     copies = 0.0
     for done in _ring(problem, chunks):
         latency = min(problem.rates.copy_latency, _NEXT_GET)
@@ -213,7 +213,7 @@ def _all_reduce_seconds(problem: _Problem, chunks: int) -> float:
     return copies
 
 
-_SECONDS: dict[str, Callable[[_Problem, int], float]] = {
+_SECONDS: dict[str, Callable[[_ProductSizes, int], float]] = {
     KINDS[0]: _gather_seconds,
     KINDS[1]: lambda problem, chunks: _ring(problem, chunks)[-1],
     KINDS[2]: _all_reduce_seconds,

@@ -23,7 +23,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class BufferLayout:
     """The layout of an exchange's buffers, which is equal on all ranks.
 
     statement: the pipeline that uses it. flags: their number.
@@ -53,8 +53,10 @@ class Form:
 class Exchange(ABC):
     """peers: the slots of each rank, this one included, each [slots, rows, columns]."""
 
-    def __init__(self, form: Form, rank: int, peers: tuple[torch.Tensor, ...], size: int) -> None:
-        self.form, self.rank, self.peers, self.bytes = form, rank, peers, size
+    def __init__(
+        self, layout: BufferLayout, rank: int, peers: tuple[torch.Tensor, ...], size: int
+    ) -> None:
+        self.layout, self.rank, self.peers, self.bytes = layout, rank, peers, size
         self.epoch = 0
         self._views: dict[tuple[int, int, int], torch.Tensor] = {}
 
@@ -70,10 +72,10 @@ class Exchange(ABC):
     def rows(self, slot: int, rows: slice) -> torch.Tensor:
         """Rows of a slot of this rank. The view is cached: a new one costs time on the host."""
         key = slot, rows.start, rows.stop
-        found = self._views.get(key)
-        if found is None:
-            found = self._views[key] = self.local[slot, rows]
-        return found
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = self.local[slot, rows]
+        return view
 
     @contextmanager
     def call(self) -> Iterator[None]:

@@ -33,12 +33,12 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.exchange import BufferLayout, Exchange
 from thunder_fuser.communication.transports import exchange_for
 from thunder_fuser.errors import CommunicationError
 
 Span = slice
-Rows = tuple[Span, torch.Tensor]  # rows of the whole, and their elements
+RowSpan = tuple[Span, torch.Tensor]  # rows of the whole, and their elements
 
 
 def spans(rows: int, chunks: int) -> list[Span]:
@@ -77,8 +77,8 @@ def all_gather_linear(
     _check_product("all_gather_linear", a, shard.t())
     result = a.new_empty(a.shape[0], shard.shape[0] * group.size())
     for columns, part in _gathered(shard, group, decision):
-        own = None if bias is None else bias[columns]
-        _product(a, part.t(), own, result[:, columns])
+        piece = None if bias is None else bias[columns]
+        _product(a, part.t(), piece, result[:, columns])
     return result
 
 
@@ -126,8 +126,8 @@ def _result_shape(
 ) -> tuple[int, int]:
     """The shape of a product with G [rows, columns]; CommunicationError if `other` does not fit."""
     summed = {"rows": columns, "columns": columns, "left": rows, "right": rows}[kind]
-    own = other[0] if kind in ("rows", "left") else other[1]
-    if len(other) != 2 or own != summed:
+    length = other[0] if kind in ("rows", "left") else other[1]
+    if len(other) != 2 or length != summed:
         raise CommunicationError(
             f"operand of all_gather_products ({kind})", got=str(list(other)),
             expected=f"a matrix with {summed} elements along the axis that is summed",
@@ -149,12 +149,12 @@ def _add_product(
 class _Gather:
     """The steps of a gather. They are cached, so that a call costs little time on the host.
 
-    own: the rows of this rank's part in the whole. puts: (rows, peer, slot, flag). arrivals:
+    mine: the rows of this rank's part in the whole. puts: (rows, peer, slot, flag). arrivals:
     (source, slot, rows, flag, their place in the whole).
     """
 
-    form: Form
-    own: Span
+    layout: BufferLayout
+    mine: Span
     puts: tuple[tuple[Span, int, int, int], ...]
     arrivals: tuple[tuple[int, int, Span, int, Span], ...]
 
@@ -172,7 +172,7 @@ def _gather(
     puts = ((span, (rank - slot - 1) % world, slot, flag) for slot, span, flag in steps)
     sources = ((slot, span, flag, (rank + slot + 1) % world) for slot, span, flag in steps)
     return _Gather(
-        Form("all_gather", world - 1, rows, columns, dtype, len(steps)),
+        BufferLayout("all_gather", world - 1, rows, columns, dtype, len(steps)),
         _part(slice(0, rows), rank, rows), tuple(puts),
         tuple(
             (source, slot, span, flag, _part(span, source, rows))
@@ -181,19 +181,19 @@ def _gather(
     )  # fmt: skip
 
 
-def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> Iterator[Rows]:
+def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> Iterator[RowSpan]:
     """Yields the parts of all ranks, this rank's first. The next part is copied while the caller
     works with one."""
     shard, (rows, columns) = shard.contiguous(), shard.shape
     plan = _gather((rows, columns), shard.dtype, decision.chunks, group.rank(), group.size())
-    exchange = _exchange(plan.form, group, decision, shard)
+    exchange = _exchange(plan.layout, group, decision, shard)
     if exchange is None:
         yield slice(None), _by_collective(shard, group)
         return
     with exchange.call():
         for span, peer, slot, flag in plan.puts:
             exchange.put(shard, span, peer, slot, flag)
-        yield plan.own, shard
+        yield plan.mine, shard
         for source, slot, span, flag, place in plan.arrivals:
             exchange.await_flag(source, flag)
             yield place, exchange.rows(slot, span)
@@ -225,8 +225,8 @@ def matmul_reduce_scatter(
     result = a.new_empty(rows, b.shape[1])  # before the exchange begins: copies write to it
     pieces = spans(rows, decision.chunks)
     flags = (group.size() - 1) * len(pieces)
-    form = Form("reduce_scatter", group.size() - 1, rows, b.shape[1], a.dtype, flags)
-    exchange = _exchange(form, group, decision, a)
+    layout = BufferLayout("reduce_scatter", group.size() - 1, rows, b.shape[1], a.dtype, flags)
+    exchange = _exchange(layout, group, decision, a)
     if exchange is None:
         dist.reduce_scatter_tensor(result, a @ b, group=group)
         return result
@@ -245,7 +245,7 @@ def _ring(
     Each get is issued after what it waits for, in the order of calls on every rank. So the ranks
     make progress even if a device ran its streams one after the other.
     """
-    rank, world, rows = exchange.rank, exchange.world, exchange.form.rows
+    rank, world, rows = exchange.rank, exchange.world, exchange.layout.rows
     before, after = (rank - 1) % world, (rank + 1) % world
     for step, parts in enumerate(_ring_parts(rows, len(pieces), rank, world)):
         is_last = step == world - 1
@@ -283,25 +283,25 @@ def matmul_all_reduce(
     world, result = group.size(), a.new_empty(a.shape[0], b.shape[1])
     pieces = spans(rows, decision.chunks)
     summed = (world - 1) * len(pieces)  # the scatter's flags; then one for each rank and chunk
-    form = Form(
+    layout = BufferLayout(
         "all_reduce", world, rows, b.shape[1], a.dtype, summed + world * len(pieces)
     )
-    exchange = _exchange(form, group, decision, a)
+    exchange = _exchange(layout, group, decision, a)
     if exchange is None:
         torch.mm(a, b, out=result)
         dist.all_reduce(result, group=group)
         return result
-    own, rank = exchange.rows(world - 1, slice(0, rows)), exchange.rank
+    sums, rank = exchange.rows(world - 1, slice(0, rows)), exchange.rank
     others = [(rank + step) % world for step in range(1, world)]
     with exchange.call():
-        for at in _ring(a, b, exchange, pieces, own):
+        for at in _ring(a, b, exchange, pieces, sums):
             for peer in others:
                 exchange.raise_flag(peer, summed + rank * len(pieces) + at)
         for peer in others:
             part = result[_part(slice(0, rows), peer, rows)]
             for at, span in enumerate(pieces):
                 exchange.get(part, span, peer, world - 1, summed + peer * len(pieces) + at)
-        result[_part(slice(0, rows), rank, rows)].copy_(own)
+        result[_part(slice(0, rows), rank, rows)].copy_(sums)
     return result
 
 
@@ -310,12 +310,12 @@ def matmul_all_reduce(
 
 
 def _exchange(
-    form: Form, group: ProcessGroup, decision: Decision, like: torch.Tensor
+    layout: BufferLayout, group: ProcessGroup, decision: Decision, like: torch.Tensor
 ) -> Exchange | None:
     """The exchange of this call; None for a collective, or if there is nothing to send."""
-    if not decision.pipeline or group.size() == 1 or not form.rows * form.columns:
+    if not decision.pipeline or group.size() == 1 or not layout.rows * layout.columns:
         return None
-    return exchange_for(form, group, like.device)
+    return exchange_for(layout, group, like.device)
 
 
 def _check_product(name: str, a: torch.Tensor, b: torch.Tensor) -> None:

@@ -33,9 +33,9 @@ class Transfer:
     distance: int
 
 
-def send(given: torch.Tensor, distance: int) -> Transfer:
+def send(tensor: torch.Tensor, distance: int) -> Transfer:
     """A send to the device at this distance. The tensor must not change until the post's wait."""
-    return Transfer(dist.isend, given.contiguous(), distance)
+    return Transfer(dist.isend, tensor.contiguous(), distance)
 
 
 def receive(into: torch.Tensor, distance: int) -> Transfer:
@@ -48,10 +48,10 @@ def post(*transfers: Transfer, mesh: Any, on: str) -> Posted:
     first = transfers[0].tensor
     group = group_of(mesh, on, first.device.type)
     operations = [
-        dist.P2POp(one.call, as_bytes(one.tensor), _peer(group, one.distance), group)
-        for one in transfers
+        dist.P2POp(transfer.call, as_bytes(transfer.tensor), _peer(group, transfer.distance), group)
+        for transfer in transfers
     ]
-    peers = ", ".join(map(str, sorted({one.peer for one in operations})))
+    peers = ", ".join(map(str, sorted({operation.peer for operation in operations})))
     what = f"post to and from ranks {peers} (mesh={mesh}, on={on!r})"
     works = begun(what, partial(dist.batch_isend_irecv, operations))
     return Posted(what, _Works(works, operations), lambda: first, first)
@@ -83,5 +83,5 @@ class _Works:
 
 
 POINT_TO_POINT: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (post, send, receive, part)
+    call.__name__: call for call in (post, send, receive, part)
 }

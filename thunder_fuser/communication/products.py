@@ -64,18 +64,18 @@ def foreseen(
     known = known_rates(world, device)
     rates = known or H200
     product = sizes((prod(a[:-1]), a[-1]), b, world)
-    found = _chosen(kind, product, dtype, world, lower, lambda: rates)
-    played = decide(kind, *found.sizes, dtype=dtype, world=world, rates=rates)
+    decision = _chosen(kind, product, dtype, world, lower, lambda: rates)
+    played = decide(kind, *decision.sizes, dtype=dtype, world=world, rates=rates)
     seconds = played.pipeline_seconds
     if isfinite(seconds):  # with the number of chunks that the user asked for
         seconds = pipeline_seconds(
-            kind, *found.sizes, dtype=dtype, world=world, rates=rates, chunks=found.chunks
+            kind, *decision.sizes, dtype=dtype, world=world, rates=rates, chunks=decision.chunks
         )
-    found = replace(
-        found, pipeline_seconds=seconds, collective_seconds=played.collective_seconds
+    decision = replace(
+        decision, pipeline_seconds=seconds, collective_seconds=played.collective_seconds
     )
     whose = "this machine" if known else "two H200; this machine's are measured at the first call"
-    return f"{found}; rates of {whose}"
+    return f"{decision}; rates of {whose}"
 
 
 @lru_cache(maxsize=1024)
@@ -91,9 +91,9 @@ def _decided(  # noqa: PLR0917 - the key of the cache
 
     kind, sizes = _SIZES[name]
     word, world = str(dtype).removeprefix("torch."), group.size()
-    found = _chosen(kind, sizes(a, b, world), word, world, lower, rates)
-    log("fusions", lambda: str(found))
-    return found
+    decision = _chosen(kind, sizes(a, b, world), word, world, lower, rates)
+    log("fusions", lambda: str(decision))
+    return decision
 
 
 def _chosen(  # noqa: PLR0917 - what a decision depends on
@@ -101,12 +101,12 @@ def _chosen(  # noqa: PLR0917 - what a decision depends on
     rates: Callable[[], Bandwidths],
 ) -> Decision:  # fmt: skip
     if lower.overlap == lower.backend == "auto":
-        found = decide(kind, *sizes, dtype=dtype, world=world, rates=rates())
+        decision = decide(kind, *sizes, dtype=dtype, world=world, rates=rates())
     else:
         uses = lower.overlap == "always" and lower.backend == "auto"
         least = 1 if kind == KINDS[0] else 2
-        found = Decision(kind, sizes, dtype, world, uses, least, 0.0, 0.0)
-    return replace(found, chunks=lower.chunks) if lower.chunks else found
+        decision = Decision(kind, sizes, dtype, world, uses, least, 0.0, 0.0)
+    return replace(decision, chunks=lower.chunks) if lower.chunks else decision
 
 
 def _product(
@@ -155,8 +155,8 @@ def of_rows(  # noqa: PLR0917 - those of a product, and the shape
 
     shape: the result's; by default it has a's axes. more: the bias, if there is one.
     """
-    found = product(a.reshape(-1, a.shape[-1]), b, group, lower, **more)
-    return found.view(tuple(shape) or (-1, *a.shape[1:-1], found.shape[-1]))
+    product_rows = product(a.reshape(-1, a.shape[-1]), b, group, lower, **more)
+    return product_rows.view(tuple(shape) or (-1, *a.shape[1:-1], product_rows.shape[-1]))
 
 
 def with_chunks(lower: LowerParams, chunks: int) -> LowerParams:

@@ -26,8 +26,9 @@ class GroupStore(dist.Store):
     rank writes its own key before it reads those of its peers.
     """
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, group_name: str, store: dist.Store) -> None:
         super().__init__()
+        self.group_name = group_name
         self._store = dist.PrefixStore("thunder_fuser", store)
         self._rendezvous = self._exchange = 0
 
@@ -43,8 +44,8 @@ class GroupStore(dist.Store):
         return self._store.get(self._key(key))
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
-        own = [self._key(key) for key in keys]
-        self._store.wait(own, timeout) if timeout else self._store.wait(own)
+        prefixed = [self._key(key) for key in keys]
+        self._store.wait(prefixed, timeout) if timeout else self._store.wait(prefixed)
 
     def _key(self, key: str) -> str:
         name, _, rank = key.rsplit("/", 2)
@@ -53,25 +54,22 @@ class GroupStore(dist.Store):
 
 _NUMBERS = count()  # new names for all groups: torch keeps the names of groups that were deleted
 # torch holds a named group weakly; this table keeps it as long as the caller's group.
-_GROUPS: WeakKeyDictionary[ProcessGroup, tuple[str, GroupStore, ProcessGroup]]
-_GROUPS = WeakKeyDictionary()
+_GROUPS: WeakKeyDictionary[ProcessGroup, tuple[GroupStore, ProcessGroup]] = WeakKeyDictionary()
 
 
 def begin_rendezvous(group: ProcessGroup, device: torch.device) -> str:
     """Begins a rendezvous, and returns the name of our group. All ranks of the group call it."""
-    found = _GROUPS.get(group)
-    if found is None:
-        found = _GROUPS[group] = _new_group(group, device)
-    name, store, _ = found
-    store.begin()
-    return name
+    known = _GROUPS.get(group)
+    if known is None:
+        known = _GROUPS[group] = _new_group(group, device)
+    known[0].begin()
+    return known[0].group_name
 
 
-def _new_group(group: ProcessGroup, device: torch.device) -> tuple[str, GroupStore, ProcessGroup]:
-    store = GroupStore(group.get_group_store())
-    made = ProcessGroup(store, group.rank(), group.size())
+def _new_group(group: ProcessGroup, device: torch.device) -> tuple[GroupStore, ProcessGroup]:
+    store = GroupStore(f"thunder_fuser:{next(_NUMBERS)}", group.get_group_store())
+    new_group = ProcessGroup(store, group.rank(), group.size())
     backend = group._get_backend(device)  # torch takes the name in its logs from it
-    made._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
-    name = f"thunder_fuser:{next(_NUMBERS)}"
-    c10d._register_process_group(name, made)
-    return name, store, made
+    new_group._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
+    c10d._register_process_group(store.group_name, new_group)
+    return store, new_group

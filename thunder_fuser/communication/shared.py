@@ -17,8 +17,8 @@ from functools import partial
 import torch
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.agreement import from_all, together
-from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.rank_consistency import from_all, together
 from thunder_fuser.errors import PeerError
 
 SECONDS = 60.0  # to wait for a flag
@@ -27,16 +27,16 @@ _NUMBER = 8  # bytes of a flag
 _POLL_SECONDS = 5e-5
 
 
-def make_shared(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
+def make_shared(layout: BufferLayout, group: ProcessGroup, device: torch.device) -> Exchange:
     """Maps a file of each rank. All ranks call it; PeerError if a file cannot be made or mapped."""
-    size = -(-form.bytes // mmap.PAGESIZE) * mmap.PAGESIZE + form.flags * _NUMBER
-    path = together(f"memory of {form}", partial(_file, size), group)
+    size = -(-layout.bytes // mmap.PAGESIZE) * mmap.PAGESIZE + layout.flags * _NUMBER
+    path = together(f"memory of {layout}", partial(_file, size), group)
     try:
         paths = from_all(path, group)
-        maps = together(f"access to {form}", lambda: [_mapped(one, size) for one in paths], group)
+        maps = together(f"access to {layout}", lambda: [_mapped(p, size) for p in paths], group)
     finally:
         os.unlink(path)
-    return SharedExchange(form, group.rank(), maps)
+    return SharedExchange(layout, group.rank(), maps)
 
 
 def _file(size: int) -> str:
@@ -59,10 +59,10 @@ def _mapped(path: str, size: int) -> torch.Tensor:
 class SharedExchange(Exchange):
     """maps: each rank's file, which has the slots and behind them the flags, at first all 0."""
 
-    def __init__(self, form: Form, rank: int, maps: list[torch.Tensor]) -> None:
-        slots = tuple(one[: form.bytes].view(form.dtype).view(form.shape) for one in maps)
-        super().__init__(form, rank, slots, maps[rank].numel())
-        self._flags = [one[one.numel() - form.flags * _NUMBER :].view(torch.int64) for one in maps]
+    def __init__(self, layout: BufferLayout, rank: int, maps: list[torch.Tensor]) -> None:
+        slots = tuple(m[: layout.bytes].view(layout.dtype).view(layout.shape) for m in maps)
+        super().__init__(layout, rank, slots, maps[rank].numel())
+        self._flags = [m[m.numel() - layout.flags * _NUMBER :].view(torch.int64) for m in maps]
 
     def begin(self) -> None:
         self.epoch += 1
@@ -86,7 +86,7 @@ class SharedExchange(Exchange):
         while int(flags[flag]) < self.epoch:
             if time.monotonic() > limit:
                 raise PeerError(
-                    f"rank {self.rank}, {self.form}, flag {flag} of rank {peer}",
+                    f"rank {self.rank}, {self.layout}, flag {flag} of rank {peer}",
                     expected=f"call {self.epoch} within {SECONDS:g} seconds",
                     got=f"call {int(flags[flag])}", do="look at the log of the other ranks",
                 )  # fmt: skip

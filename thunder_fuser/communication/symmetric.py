@@ -18,8 +18,8 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed._symmetric_memory import get_signal_pad_size, rendezvous
 
-from thunder_fuser.communication.agreement import from_all, together
-from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.rank_consistency import from_all, together
 from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.watchdog import WATCHDOG
 from thunder_fuser.errors import LaunchError, PeerError
@@ -36,26 +36,26 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
-def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
+def make_symmetric(layout: BufferLayout, group: ProcessGroup, device: torch.device) -> Exchange:
     """Allocates and maps the memory of all ranks. All ranks call it.
 
     PeerError if a device cannot access another one's memory. LaunchError while a CUDA graph is
     captured, since memory cannot be allocated then.
     """
-    at = -(-form.bytes // _ALIGNED) * _ALIGNED
+    at = -(-layout.bytes // _ALIGNED) * _ALIGNED
     # `_flags_work` uses the last flags, one for each rank.
-    size = at + (form.flags + group.size()) * _NUMBER
+    size = at + (layout.flags + group.size()) * _NUMBER
     if torch.cuda.is_current_stream_capturing():
-        raise LaunchError(f"{form} in the capture of a CUDA graph", do="call it once before")
-    name = together(f"a group for {form}", partial(begin_rendezvous, group, device), group)
-    memory = together(f"memory of {form}", partial(_allocated, size, name, device), group)
-    handle = together(f"access to {form}", partial(_mapped, memory, name), group)
-    made = SymmetricExchange(form, handle, memory, at, timeout=_timeout(group, device))
-    made.by_kernels = not _flags_work(made, group)
+        raise LaunchError(f"{layout} in the capture of a CUDA graph", do="call it once before")
+    name = together(f"a group for {layout}", partial(begin_rendezvous, group, device), group)
+    memory = together(f"memory of {layout}", partial(_allocated, size, name, device), group)
+    handle = together(f"access to {layout}", partial(_mapped, memory, name), group)
+    exchange = SymmetricExchange(layout, handle, memory, at, timeout=_timeout(group, device))
+    exchange.by_kernels = not _flags_work(exchange, group)
     most = get_signal_pad_size() // _NUMBER // group.size()
-    if made.by_kernels and form.flags > most:
-        raise PeerError(f"flags of {form}", expected=f"at most {most}", got=str(form.flags))
-    return made
+    if exchange.by_kernels and layout.flags > most:
+        raise PeerError(f"flags of {layout}", expected=f"at most {most}", got=str(layout.flags))
+    return exchange
 
 
 def _timeout(group: ProcessGroup, device: torch.device) -> float:
@@ -83,9 +83,9 @@ def _mapped(memory: torch.Tensor, group_name: str) -> Any:
 
 def _flags_work(exchange: SymmetricExchange, group: ProcessGroup) -> bool:
     """Whether numbers that a stream writes arrive at every peer, and a stream can wait for them."""
-    first, stream = exchange.form.flags, torch.cuda.current_stream(exchange.device).cuda_stream
-    own = [exchange.address(peer, first + exchange.rank) for peer in range(group.size())]
-    written = all(_driver_accepts(write_value, stream, address) for address in own)
+    first, stream = exchange.layout.flags, torch.cuda.current_stream(exchange.device).cuda_stream
+    addresses = [exchange.address(peer, first + exchange.rank) for peer in range(group.size())]
+    written = all(_driver_accepts(write_value, stream, address) for address in addresses)
     torch.cuda.synchronize(exchange.device)
     if not all(from_all(written, group)):
         return False
@@ -115,17 +115,18 @@ class SymmetricExchange(Exchange):
     by_kernels = False  # whether signal kernels raise flags and wait for them
 
     def __init__(
-        self, form: Form, handle: Any, memory: torch.Tensor, at: int, *, timeout: float = math.inf
+        self, layout: BufferLayout, handle: Any, memory: torch.Tensor, at: int, *,
+        timeout: float = math.inf,
     ) -> None:
         ranks = range(handle.world_size)
-        peers = tuple(handle.get_buffer(rank, form.shape, form.dtype) for rank in ranks)
-        super().__init__(form, handle.rank, peers, memory.numel())
+        peers = tuple(handle.get_buffer(rank, layout.shape, layout.dtype) for rank in ranks)
+        super().__init__(layout, handle.rank, peers, memory.numel())
         self.device, self.timeout = memory.device, timeout
         self.flags = memory[at:].view(torch.int32)
         self._handle, self._memory = handle, memory
         self._slots = [peer.data_ptr() for peer in peers]
         self._flags = [int(address) + at for address in handle.buffer_ptrs]
-        self._row_bytes = form.columns * form.dtype.itemsize
+        self._row_bytes = layout.columns * layout.dtype.itemsize
         self._copies = _copy_stream(memory.device)
         self._caller = torch.cuda.current_stream(memory.device)
         self._begun, self._copied, self._ended = (torch.cuda.Event() for _ in range(3))
@@ -133,7 +134,7 @@ class SymmetricExchange(Exchange):
         self._used = self._ends = self._sampled = 0
 
     def __str__(self) -> str:
-        return f"rank {self.rank}, {self.form}"
+        return f"rank {self.rank}, {self.layout}"
 
     def address(self, rank: int, flag: int) -> int:
         """The address of a flag in a rank's memory."""
@@ -142,7 +143,7 @@ class SymmetricExchange(Exchange):
     def begin(self) -> None:
         if torch.cuda.is_current_stream_capturing():
             raise LaunchError(
-                f"{self.form} in the capture of a CUDA graph", expected="a call outside of it",
+                f"{self.layout} in the capture of a CUDA graph", expected="a call outside of it",
                 got="a capture, whose replays would all be the same call",
             )  # fmt: skip
         self.epoch, self._used = self.epoch + 1, 0
@@ -164,11 +165,11 @@ class SymmetricExchange(Exchange):
         return partial(self._caller.wait_event, arrived)
 
     def _copy(
-        self, own: torch.Tensor, rows: slice, peer: int, slot: int, *, from_peer: bool
+        self, rows_here: torch.Tensor, rows: slice, peer: int, slot: int, *, from_peer: bool
     ) -> None:
         first, size = rows.start * self._row_bytes, (rows.stop - rows.start) * self._row_bytes
-        theirs = self._slots[peer] + slot * self.form.rows * self._row_bytes + first
-        ours = own.data_ptr() + first
+        theirs = self._slots[peer] + slot * self.layout.rows * self._row_bytes + first
+        ours = rows_here.data_ptr() + first
         pair = (ours, theirs) if from_peer else (theirs, ours)
         copy(self._copies.cuda_stream, *pair, size)
 
@@ -235,7 +236,7 @@ class SymmetricExchange(Exchange):
     def _raised(self) -> list[int]:
         """The flags, read on a new stream, because the others may wait for them."""
         with torch.cuda.stream(torch.cuda.Stream(self.device)):
-            return self.flags[: self.form.flags].tolist()
+            return self.flags[: self.layout.flags].tolist()
 
     def close(self) -> None:
         WATCHDOG.forget(self)

@@ -12,51 +12,51 @@ from weakref import ref
 import torch
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.agreement import agree, from_all
 from thunder_fuser.communication.buffers import CACHE, BufferCache, BufferKey, stream_number
-from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.rank_consistency import agree, from_all
 from thunder_fuser.communication.shared import make_shared
 from thunder_fuser.communication.symmetric import make_symmetric
 from thunder_fuser.errors import CommunicationWarning, PeerError
 
-_MAKERS: dict[str, Callable[[Form, ProcessGroup, torch.device], Exchange]] = {
+_MAKERS: dict[str, Callable[[BufferLayout, ProcessGroup, torch.device], Exchange]] = {
     "cpu": make_shared, "cuda": make_symmetric,
 }
-_PROBE = Form("probe", 1, 1, 64, torch.uint8, 1)
+_PROBE = BufferLayout("probe", 1, 1, 64, torch.uint8, 1)
 # {(group's name, device type): (the group, why it has no exchanges or "")}
 _PROBED: dict[tuple[str, str], tuple[ref[ProcessGroup], str]] = {}
 
 
 def exchange_for(
-    form: Form, group: ProcessGroup, device: torch.device, cache: BufferCache = CACHE
+    layout: BufferLayout, group: ProcessGroup, device: torch.device, cache: BufferCache = CACHE
 ) -> Exchange | None:
-    """The exchange of this call. Calls of a form use two exchanges in turn. All ranks call it.
+    """The exchange of this call. Calls of a layout use two exchanges in turn. All ranks call it.
 
     PeerError if the ranks ask for different ones. This is checked only when an exchange is made,
     so that a warm call sends no message.
     """
     if why_not(group, device):
         return None
-    key = _key(form, group.group_name, device, stream_number(device))
+    key = _key(layout, group.group_name, device, stream_number(device))
     return cache.get(
-        key, partial(_make, key, form, group, device), partial(_finish_calls, group, device),
-        count=2,
+        key, partial(_make, layout, key.stream, group, device),
+        partial(_finish_calls, group, device), count=2,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _key(form: Form, group: str, device: torch.device, stream: int) -> BufferKey:
-    strides = (form.rows * form.columns, form.columns, 1)
+def _key(layout: BufferLayout, group: str, device: torch.device, stream: int) -> BufferKey:
+    strides = (layout.rows * layout.columns, layout.columns, 1)
     place = str(device) if device.type == "cpu" else device.type  # ranks differ in the index
     return BufferKey(
-        "", f"{form.statement}, {form.flags} flags", form.shape, strides, form.dtype, place,
+        "", f"{layout.statement}, {layout.flags} flags", layout.shape, strides, layout.dtype, place,
         stream, group,
     )  # fmt: skip
 
 
-def _make(key: BufferKey, form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
-    agree(f"group {group.group_name}", (str(form), form.flags, key.stream), group)
-    return _MAKERS[device.type](form, group, device)
+def _make(layout: BufferLayout, stream: int, group: ProcessGroup, device: torch.device) -> Exchange:
+    agree(f"group {group.group_name}", (str(layout), layout.flags, stream), group)
+    return _MAKERS[device.type](layout, group, device)
 
 
 def _finish_calls(group: ProcessGroup, device: torch.device) -> None:

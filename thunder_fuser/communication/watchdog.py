@@ -43,7 +43,7 @@ class Watched(Protocol):
 
 
 @dataclass(slots=True)
-class _Sample:
+class _Probe:
     is_done: Callable[[], bool]
     since: float
 
@@ -60,24 +60,24 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._process = 0
 
-    def watch(self, one: Watched) -> None:
+    def watch(self, watched: Watched) -> None:
         """Watches it until all its work is done."""
-        if one in self._outstanding:
+        if watched in self._outstanding:
             return
-        self._outstanding.add(one)
+        self._outstanding.add(watched)
         self._is_asked.set()
         if self._thread is None or self._process != os.getpid():  # threads do not survive a fork
             self._process = os.getpid()
             self._thread = threading.Thread(target=self._run, name="thunder_fuser", daemon=True)
             self._thread.start()
 
-    def forget(self, one: Watched) -> None:
+    def forget(self, watched: Watched) -> None:
         """Stops watching it."""
-        self._outstanding.discard(one)
+        self._outstanding.discard(watched)
 
     def _run(self) -> None:
         self._prepare()
-        samples: dict[Watched, _Sample] = {}
+        samples: dict[Watched, _Probe] = {}
         while True:
             self._is_asked.wait()
             time.sleep(self._poll)
@@ -87,38 +87,38 @@ class Watchdog:
                 if self._outstanding:  # it was added just before `clear`
                     self._is_asked.set()
 
-    def check(self, samples: dict[Watched, _Sample], now: float) -> None:
+    def check(self, samples: dict[Watched, _Probe], now: float) -> None:
         """Checks all that is outstanding once. samples: those of earlier checks."""
-        for one in samples.keys() - self._outstanding:
-            del samples[one]  # it was freed
-        for one in tuple(self._outstanding):
+        for watched in samples.keys() - self._outstanding:
+            del samples[watched]  # it was freed
+        for watched in tuple(self._outstanding):
             try:
-                self._check_one(one, samples, now)
+                self._check_watched(watched, samples, now)
             except RuntimeError:  # the device's: the caller gets the same error at its next call
-                self.forget(one)
+                self.forget(watched)
 
-    def _check_one(self, one: Watched, samples: dict[Watched, _Sample], now: float) -> None:
-        sample = samples.get(one)
+    def _check_watched(self, watched: Watched, samples: dict[Watched, _Probe], now: float) -> None:
+        sample = samples.get(watched)
         if sample is None or sample.is_done():
-            self._renew(one, samples, now)
-        elif now - sample.since > one.timeout:
-            self._report(one, now - sample.since)
+            self._renew(watched, samples, now)
+        elif now - sample.since > watched.timeout:
+            self._report(watched, now - sample.since)
 
-    def _renew(self, one: Watched, samples: dict[Watched, _Sample], now: float) -> None:
+    def _renew(self, watched: Watched, samples: dict[Watched, _Probe], now: float) -> None:
         """Takes a new sample. A call that ends meanwhile is in it, or calls `watch` again."""
-        self._outstanding.discard(one)
-        samples.pop(one, None)
-        is_done = one.sample()
+        self._outstanding.discard(watched)
+        samples.pop(watched, None)
+        is_done = watched.sample()
         if is_done is not None:
-            samples[one] = _Sample(is_done, now)
-            self._outstanding.add(one)
+            samples[watched] = _Probe(is_done, now)
+            self._outstanding.add(watched)
 
-    def _report(self, one: Watched, seconds: float) -> None:
-        LOGGER.critical("%s has waited for another rank for %.1f s: aborting.", one, seconds)
+    def _report(self, watched: Watched, seconds: float) -> None:
+        LOGGER.critical("%s has waited for another rank for %.1f s: aborting.", watched, seconds)
         hung = threading.Timer(_REPORT_SECONDS, self._end)  # if even the flags cannot be read
         hung.daemon = True
         hung.start()
-        LOGGER.critical("%s", one.timeout_error(seconds))
+        LOGGER.critical("%s", watched.timeout_error(seconds))
         for stream in (sys.stderr, sys.stdout):
             stream.flush()
         hung.cancel()

@@ -59,15 +59,15 @@ def results(
     parameters = dict(module.named_parameters())
     x = x.clone().requires_grad_()
     out = function(x)
-    found = torch.autograd.grad(out, [x, *parameters.values()], gradient)
+    gradients = torch.autograd.grad(out, [x, *parameters.values()], gradient)
     names = ["output", "d input", *(f"d {name}" for name in parameters)]
-    return dict(zip(names, (out.detach(), *found), strict=True))
+    return dict(zip(names, (out.detach(), *gradients), strict=True))
 
 
 def _of(name: str, *runs: Sequence[Results]) -> Accuracy:
     """The errors of one result, from the runs of the exact, the eager and the fused module."""
     dtype = runs[1][0][name].dtype
-    exact, eager, fused = (torch.stack([one[name].double() for one in run]) for run in runs)
+    exact, eager, fused = (torch.stack([values[name].double() for values in run]) for run in runs)
     floor = FLOOR_ULPS * _ulp(_rms(exact), dtype)
     return Accuracy(name, _rms(fused - exact), _rms(eager - exact), floor)
 

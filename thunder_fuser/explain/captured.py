@@ -54,9 +54,9 @@ def _of_graph(graph: Any) -> Iterator[GraphReport]:
     if owner is None:
         return
     for trace, direction in zip(final_traces(graph), ("forward", "backward"), strict=False):
-        yield from (_of_piece(one, direction) for one in pieces_in(trace.bound_symbols))
-        for one, count in Counter(on_host(trace, owner.device_type)).items():
-            yield GraphReport(one.name, direction, ON_HOST, count, 0, 0, one.reason)
+        yield from (_of_piece(segment, direction) for segment in pieces_in(trace.bound_symbols))
+        for call, count in Counter(on_host(trace, owner.device_type)).items():
+            yield GraphReport(call.name, direction, ON_HOST, count, 0, 0, call.reason)
 
 
 def _of_piece(piece: Piece, direction: str) -> GraphReport:

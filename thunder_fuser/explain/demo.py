@@ -52,10 +52,10 @@ class Demo:
         return "the emulator" if self.emulate else str(self.device)
 
 
-def demo(given: Demo) -> bool:
+def demo(setup: Demo) -> bool:
     """Prints everything; True if every tolerance holds."""
     before = binaries()
-    good = [_one(given, name, dtype) for name in BLOCKS for dtype in given.dtypes]
+    good = [_run_block(setup, name, dtype) for name in BLOCKS for dtype in setup.dtypes]
     print(_compiled(before))
     print("every error is within its tolerance" if all(good) else "an error exceeds its tolerance")
     return all(good)
@@ -63,59 +63,59 @@ def demo(given: Demo) -> bool:
 
 def _compiled(before: Binaries) -> str:
     """The kernels compiled since, those found in the store, and the time that both took."""
-    compiled, found, seconds = (now - then for now, then in zip(binaries(), before, strict=True))
-    return f"Kernels: {compiled} compiled, {found} found in the store, {seconds:.2f} s in all\n"
+    compiled, loaded, seconds = (now - then for now, then in zip(binaries(), before, strict=True))
+    return f"Kernels: {compiled} compiled, {loaded} found in the store, {seconds:.2f} s in all\n"
 
 
-def _one(given: Demo, name: str, dtype: str) -> bool:
+def _run_block(setup: Demo, name: str, dtype: str) -> bool:
     """One block in one dtype."""
     torch_dtype = DTYPES[dtype]
-    title = f"{name} block, {dtype}{list(given.sizes.shape)}, on {given.where}"
+    title = f"{name} block, {dtype}{list(setup.sizes.shape)}, on {setup.where}"
     print(f"{title}\n{'=' * len(title)}\n")
-    block = make_block(name, given.sizes, torch_dtype, given.device)
-    jitted = jit(block, strict=True, emulate=given.emulate)
-    samples = [make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)]
+    block = make_block(name, setup.sizes, torch_dtype, setup.device)
+    jitted = jit(block, strict=True, emulate=setup.emulate)
+    samples = [make_input(setup.sizes, torch_dtype, setup.device, seed) for seed in range(SAMPLES)]
     cache = FusionCache.get()
     hits, misses = cache.hits, cache.misses
     with working(f"compiling the {name} block in {dtype}"):
         errors = accuracy(block, jitted, samples)
-    found = f"{cache.hits - hits} fusions of this block found, {cache.misses - misses} new"
+    counts = f"{cache.hits - hits} fusions of this block found, {cache.misses - misses} new"
     with working(f"timing the fusions of the {name} block in {dtype}"):
-        _print_fusions(given, jitted)
-    print(f"Cache: {found}; {cache.num_fusions()} held now\n")
+        _print_fusions(setup, jitted)
+    print(f"Cache: {counts}; {cache.num_fusions()} held now\n")
     return _print_errors(errors)
 
 
-def _print_fusions(given: Demo, jitted: Jitted) -> None:
+def _print_fusions(setup: Demo, jitted: Jitted) -> None:
     print(f"Forward trace\n\n{trace_text(jitted)}\n")
     # The emulator's times say nothing about a GPU.
-    times = None if given.emulate else times_of(jitted, given.device)
+    times = None if setup.emulate else times_of(jitted, setup.device)
     print(f"Fusions\n\n{fusion_table(report(jitted).fusions, times)}\n")
     print(f"Left to torch\n\n{why(jitted)}\n")
 
 
 def _print_errors(errors: Sequence[Accuracy]) -> bool:
     rows = [
-        (one.name, f"{one.fused:.2e}", f"{one.eager:.2e}", f"{one.floor:.2e}",
-         "ok" if one.passes else "TOO LARGE")
-        for one in errors
+        (error.name, f"{error.fused:.2e}", f"{error.eager:.2e}", f"{error.floor:.2e}",
+         "ok" if error.passes else "TOO LARGE")
+        for error in errors
     ]
     print(f"RMS error against float64, {SAMPLES} inputs\n")
     print(table(("value", "fused", "eager", "2 ulp", ""), rows), end="\n")
     print("  ok: at most 1.2 times eager's error, or 2 ulp of the dtype\n")
-    return all(one.passes for one in errors)
+    return all(error.passes for error in errors)
 
 
 def times_of(jitted: Jitted, device: torch.device) -> dict[str, tuple[float, float]]:
     """{fusion: seconds of a fused and of an op-by-op call of its newest program}"""
-    found = ((one, compiled(one)) for one in fusions_of(jitted))
-    return {one.name: _times(one, programs[-1], device) for one, programs in found if programs}
+    pairs = ((fusion, compiled(fusion)) for fusion in fusions_of(jitted))
+    return {f.name: _times(f, programs[-1], device) for f, programs in pairs if programs}
 
 
-def _times(one: RegionCallable, program: Compiled, device: torch.device) -> tuple[float, float]:
+def _times(fusion: RegionCallable, program: Compiled, device: torch.device) -> tuple[float, float]:
     inputs = zip(program.fusion.inputs, program.keys, strict=True)
     arguments = [_argument(program.fusion.tensors[n], key, device) for n, key in inputs]
-    by_op = torch_function(one.region, one.name)
+    by_op = torch_function(fusion.region, fusion.name)
     with torch.no_grad():
         fused = _seconds(lambda: program.program.run(*arguments))
         return fused, _seconds(lambda: by_op(*arguments))

@@ -34,9 +34,9 @@ Jitted = Callable[..., Any]
 _LONGEST = 160
 
 
-def jit(function: Callable[..., Any], **given: Value) -> Jitted:
-    """thunder.jit with the fuser; `given` are its options, by their own names."""
-    keywords = {f"fuser_{name}": value for name, value in given.items()}
+def jit(function: Callable[..., Any], **options: Value) -> Jitted:
+    """thunder.jit with the fuser; options: the fuser's, by their own names."""
+    keywords = {f"fuser_{name}": value for name, value in options.items()}
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
 
 
@@ -46,19 +46,19 @@ def jitted_inside() -> Iterator[list[Jitted]]:
 
     Those of a module that imported `jit` itself before the block are missing.
     """
-    found: list[Jitted] = []
+    jitted_here: list[Jitted] = []
     jit = thunder.jit
 
     @wraps(jit)
     def jit_and_keep(*args: Any, **kwargs: Any) -> Jitted:
         jitted: Jitted = jit(*args, **kwargs)
         if fuser in thunder.compile_data(jitted).executors_list:
-            found.append(jitted)
+            jitted_here.append(jitted)
         return jitted
 
     thunder.jit = jit_and_keep
     try:
-        yield found
+        yield jitted_here
     finally:
         thunder.jit = jit
 
@@ -81,17 +81,17 @@ def final_traces(jitted: Jitted) -> list[TraceCtx]:
 def fusions_of(jitted: Jitted) -> list[RegionCallable]:
     """The fusions of a jitted function, in the order they run."""
     traces = final_traces(jitted)
-    return [one for trace in traces for one in _callables(trace.bound_symbols)]
+    return [fusion for trace in traces for fusion in _callables(trace.bound_symbols)]
 
 
 def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
     """The callables of regions, also of regions that a transform put into a bound symbol."""
     for bsym in bsyms:
-        found = callable_of(bsym)
-        if found is None:
+        region = callable_of(bsym)
+        if region is None:
             yield from _callables(bsym.subsymbols)
         else:
-            yield found
+            yield region
 
 
 def claims_of(jitted: Jitted) -> Claims:
@@ -119,10 +119,10 @@ def _first_trace(jitted: Jitted) -> TraceCtx:
 
 def recomputation_of(jitted: Jitted) -> Recomputation:
     """As `recomputation_in`, but raises InputError if there is no backward."""
-    found = recomputation_in(jitted)
-    if found is None:
+    recomputation = recomputation_in(jitted)
+    if recomputation is None:
         raise no_backward()
-    return found
+    return recomputation
 
 
 def no_backward() -> InputError:
@@ -147,8 +147,8 @@ def _op_text(leaf: BoundSymbol) -> str:
 def trace_text(jitted: Jitted) -> str:
     """The forward trace as it runs, one line a call; a fusion's line ends with its ops."""
     ops = {
-        one.name: f"\n      # {counted(leaf.sym.name for leaf in one.region.leaves)}"
-        for one in fusions_of(jitted)
+        fusion.name: f"\n      # {counted(leaf.sym.name for leaf in fusion.region.leaves)}"
+        for fusion in fusions_of(jitted)
     }
     lines = []
     for line in str(final_traces(jitted)[0]).splitlines():
@@ -172,11 +172,11 @@ def graphs_of(jitted: Any) -> list[Jitted]:
     Raises InputError for a function that is none of the above, or was not called.
     """
     backend = None
-    found = [jitted]
+    graphs = [jitted]
     if thunder.compile_stats(jitted) is None:
         backend = _backend_of(jitted)
-        found = [one for info in backend.subgraph_infos for one in info.thunder_compiled_fns]
-    called = [one for one in found if thunder.compile_stats(one).last_traces]
+        graphs = [graph for info in backend.subgraph_infos for graph in info.thunder_compiled_fns]
+    called = [graph for graph in graphs if thunder.compile_stats(graph).last_traces]
     if not called:
         raise InputError(
             "explain", expected="a function that was called", got="one that was not",
@@ -198,18 +198,18 @@ def name_of(jitted: Any) -> str:
 def _backend_of(jitted: Any) -> Any:
     """The ThunderCompiler behind a function. It is known by its attributes, since importing its
     class takes seconds."""
-    found = getattr(jitted, "_backend", jitted)
+    backend = getattr(jitted, "_backend", jitted)
     if context := _dynamo_context(jitted):
-        found = context.callback
-        while hasattr(found, "_torchdynamo_orig_backend"):
-            found = found._torchdynamo_orig_backend
-        found = getattr(found, "compiler_fn", found)
-    if not hasattr(found, "subgraph_infos"):
+        backend = context.callback
+        while hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        backend = getattr(backend, "compiler_fn", backend)
+    if not hasattr(backend, "subgraph_infos"):
         raise InputError(
             "explain", expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or a"
             " function that torch.compile compiles with one", got=repr(jitted)[:80],
         )  # fmt: skip
-    return found
+    return backend
 
 
 def _dynamo_context(jitted: Any) -> Any:

@@ -67,8 +67,8 @@ def timeline(jitted: Jitted) -> Timeline:
     for trace in (forward, *rest):
         _check_local(trace.bound_symbols)
     with torch.random.fork_rng(), torch.no_grad():
-        own = {proxy.name: _made_up(proxy) for proxy in (*forward.args, *forward.kwargs.values())}
-        first = _Run(forward, own, own.values())
+        arguments = {p.name: _made_up(p) for p in (*forward.args, *forward.kwargs.values())}
+        first = _TraceRun(forward, arguments, arguments.values())
         calls = tuple(first.calls())
         if not rest:
             return Timeline(calls, 0, ())
@@ -76,21 +76,21 @@ def timeline(jitted: Jitted) -> Timeline:
         saved, others = first.returned[1]
         _, gradients = backward.args
         cotangents = [_made_up(proxy) for proxy in gradients]
-        given = {"saved_for_backward": [[*saved], [*others]], "cotangents": [*cotangents]}
+        read = {"saved_for_backward": [[*saved], [*others]], "cotangents": [*cotangents]}
         first.returned = None
-        second = _Run(backward, given, (*own.values(), *cotangents))
+        second = _TraceRun(backward, read, (*arguments.values(), *cotangents))
         kept = second.live()
-        del saved, others, given
+        del saved, others, read
         with as_if_freed():
             return Timeline(calls, kept, tuple(second.calls()))
 
 
-class _Run:
-    """A trace with values for its arguments; the memory of `own` does not count."""
+class _TraceRun:
+    """A trace with values for its arguments; the memory of `lasting` does not count."""
 
-    def __init__(self, trace: TraceCtx, given: Mapping[str, Any], own: Iterable[Any]) -> None:
-        self.trace, self.scope = trace, dict(given)
-        self.own = {storage_of(tensor) for tensor in _tensors([*own])}
+    def __init__(self, trace: TraceCtx, values: Mapping[str, Any], lasting: Iterable[Any]) -> None:
+        self.trace, self.scope = trace, dict(values)
+        self.lasting = {storage_of(tensor) for tensor in _tensors([*lasting])}
         self.globals = trace.python_ctx()
         self.returned: Any = None
 
@@ -107,11 +107,11 @@ class _Run:
 
     def live(self) -> int:
         """Bytes of the storages of all values, each once."""
-        found = {
+        sizes = {
             storage_of(tensor): tensor.untyped_storage().nbytes()
             for tensor in _tensors(self.scope)
         }
-        return sum(size for place, size in found.items() if place not in self.own)
+        return sum(size for place, size in sizes.items() if place not in self.lasting)
 
 
 def _check_local(bsyms: Iterable[BoundSymbol]) -> None:

@@ -38,17 +38,17 @@ def environment() -> tuple[str, bool]:
         ("python", platform.python_version()),
         ("torch", torch.__version__),
         *((name, package_version(name)) for name in _PACKAGES),
-        ("NVRTC", _found(lambda: "{}.{}".format(*nvrtc_version()))),
-        ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
-        ("calls", _found(_calls)),
+        ("NVRTC", _version_shown(lambda: "{}.{}".format(*nvrtc_version()))),
+        ("compiler", _version_shown(lambda: "{0.version} ({0.path})".format(find_compiler()))),
+        ("calls", _version_shown(_calls)),
         ("device", _device()),
     ]
     problems = {name: text for name in OPTIONS if (text := problem_of(name))}
     wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]
     head = ("option", "value", "environment", "meaning")
     options = [_option_row(row, name in problems) for name, row in OPTIONS.items()]
-    told = "".join(f"\n\nWRONG: {one}" for one in wrong)
-    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}{told}", not wrong
+    warnings = "".join(f"\n\nWRONG: {text}" for text in wrong)
+    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}{warnings}", not wrong
 
 
 def _option_row(row: Option, is_wrong: bool) -> tuple[str, str, str, str]:
@@ -69,7 +69,7 @@ def package_version(package: str) -> str:
         return "not installed"
 
 
-def _found(version_text: Callable[[], str]) -> str:
+def _version_shown(version_text: Callable[[], str]) -> str:
     """The version text of a tool, or why there is none."""
     try:
         return version_text()
@@ -94,13 +94,13 @@ def _store() -> Store:
 def info() -> str:
     """The text of `cache info`: where the store is, how it is used and what it holds."""
     store = _store()
-    held = store.found()
-    kinds = Counter(_kind(one) for one in store.entries())
+    held = store.stored_files()
+    kinds = Counter(_kind(entry) for entry in store.entries())
     rows = [
         ("folder", str(store.root) + ("" if store.root.exists() else " (not made yet)")),
         ("mode", store.mode),
         ("entries", ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"),
-        ("KiB", f"{kib(sum(one.size for one in held))} of {kib(store.most_bytes)}"),
+        ("KiB", f"{kib(sum(file.size for file in held))} of {kib(store.most_bytes)}"),
         ("rates of machines", str(kept(store))),
         ("memory shared with ranks, here", str(CACHE)),
         ("persistent buffers, here", str(held_by_programs())),
@@ -120,12 +120,12 @@ def _kind(stored: Stored) -> str:
 def listing(pattern: str = "") -> str:
     """A line for each entry whose fields contain the pattern, the least recently used first."""
     rows = []
-    for one in _store().entries():
-        fields = dict(one.entry.fields) if one.entry else {}
-        shown = (fields.get("name", one.problem), fields.get("kind", "damaged"))
+    for item in _store().entries():
+        fields = dict(item.entry.fields) if item.entry else {}
+        shown = (fields.get("name", item.problem), fields.get("kind", "damaged"))
         where = fields.get("arch", "").split(",")[0]
-        row = (one.key[:_SHOWN_KEY], *shown, where, kib(one.file.size), _age(one.file.used))
-        if pattern in " ".join([one.key, *map(str, fields.values())]):
+        row = (item.key[:_SHOWN_KEY], *shown, where, kib(item.file.size), _age(item.file.used))
+        if pattern in " ".join([item.key, *map(str, fields.values())]):
             rows.append(row)
     return table(("key", "kernel", "kind", "arch", "KiB", "used"), rows)
 
@@ -141,16 +141,16 @@ def verify(*, remove: bool) -> tuple[str, bool]:
     """Reads every entry -> (a text that names the damaged ones, whether there is none)."""
     store = _store()
     bad, good = [], 0
-    for one in store.entries():
-        good += one.entry is not None
-        if one.entry is None:
-            bad.append((one.key[:_SHOWN_KEY], one.problem))
+    for item in store.entries():
+        good += item.entry is not None
+        if item.entry is None:
+            bad.append((item.key[:_SHOWN_KEY], item.problem))
             if remove:
-                store.remove(one)
-    told = [f"{good} entries are intact"]
+                store.remove(item)
+    texts = [f"{good} entries are intact"]
     if bad:
-        told += [table(("removed" if remove else "damaged", "why"), bad)]
-    return "\n".join(told), not bad
+        texts += [table(("removed" if remove else "damaged", "why"), bad)]
+    return "\n".join(texts), not bad
 
 
 def prune(megabytes: int) -> str:
@@ -188,11 +188,11 @@ def _left_out(count: int, libraries: bool) -> str:
 def explain(key: str = "") -> str:
     """The entry whose key begins with this text, or the newest; and how the nearest one differs."""
     entries = list(_store().entries())
-    found = [(one, one.entry) for one in entries if one.entry and one.key.startswith(key)]
-    if not found:
+    matching = [(item, item.entry) for item in entries if item.entry and item.key.startswith(key)]
+    if not matching:
         raise InputError("cache explain", expected="the beginning of a key", got=repr(key))
-    one, entry = max(found, key=lambda pair: pair[0].file.used)
+    newest, entry = max(matching, key=lambda pair: pair[0].file.used)
     fields = table(("field", "value"), list(entry.fields.items()))
-    near = nearest(entry.fields, entry.text, [other for other in entries if other.key != one.key])
-    told = "there is no other entry" if near is None else str(near)
-    return f"entry {one.key}\n\n{fields}\n\n{told}"
+    near = nearest(entry.fields, entry.text, [item for item in entries if item.key != newest.key])
+    difference = "there is no other entry" if near is None else str(near)
+    return f"entry {newest.key}\n\n{fields}\n\n{difference}"

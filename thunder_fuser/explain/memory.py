@@ -35,15 +35,15 @@ class LiveMemory(Timeline, Shown):
         return f"<live memory of {self.name}: {kib(self.peak)} KiB at most>"
 
     def __str__(self) -> str:
-        rows = [(one["call"], one["direction"], kib(one["bytes"])) for one in self._calls()]
+        rows = [(call["call"], call["direction"], kib(call["bytes"])) for call in self._calls()]
         head = f"{self.name} keeps {kib(self.kept)} KiB, and holds {kib(self.peak)} KiB at most."
         return f"{head}\n\n{table(('after', 'pass', 'KiB live'), rows)}\n"
 
     def _calls(self) -> list[dict[str, Any]]:
         both = (("forward", self.forward), ("backward", self.backward))
         return [
-            {"call": one.name, "direction": direction, "bytes": one.bytes}
-            for direction, calls in both for one in calls
+            {"call": call.name, "direction": direction, "bytes": call.bytes}
+            for direction, calls in both for call in calls
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,17 +63,17 @@ def timeline(jitted: Any) -> LiveMemory:
     return _joined(name_of(jitted), [of_graph(graph) for graph in graphs_of(jitted)])
 
 
-def _joined(name: str, found: Sequence[Timeline]) -> LiveMemory:
-    forward = tuple(call for one in found for call in one.forward)
-    backward = tuple(call for one in reversed(found) for call in one.backward)
-    return LiveMemory(forward, sum(one.kept for one in found), backward, name)
+def _joined(name: str, timelines: Sequence[Timeline]) -> LiveMemory:
+    forward = tuple(call for timeline in timelines for call in timeline.forward)
+    backward = tuple(call for timeline in reversed(timelines) for call in timeline.backward)
+    return LiveMemory(forward, sum(timeline.kept for timeline in timelines), backward, name)
 
 
 # ------------------------------------------------------------------------------------ pictures
 
 def plot(functions: Mapping[str, Any], path: str, title: str = "") -> None:
     """Writes the picture of functions that were called; the path's suffix chooses the format."""
-    picture({title: {name: timeline(one) for name, one in functions.items()}}, path)
+    picture({title: {name: timeline(function) for name, function in functions.items()}}, path)
 
 
 def picture(models: Mapping[str, Mapping[str, Timeline]], path: str) -> None:

@@ -70,7 +70,7 @@ def check_path(path: str | Path) -> None:
 
 def page(reports: Sequence[Entries], title: str = "") -> str:
     """The page's HTML. title: the subject of the reports; by default the function's name."""
-    names = [one["name"] for one in reports]
+    names = [entry["name"] for entry in reports]
     subject = title or (names[0] if len(names) == 1 else plural(len(names), "function"))
     script = (_HERE / "page.js").read_text("utf-8")
     return _template().render(
@@ -87,7 +87,7 @@ def _template() -> Any:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "in_short": _in_short, "op_names": _op_names, "parts": _parts, "plural": plural,
+        "in_short": _in_short, "op_names": _op_names, "plural": plural,
         "rows": _rows, "from_here": from_here, "size": size_text, "us": _microseconds,
     }  # fmt: skip
     environment.globals |= {"hue": _hue, "lines": trace_lines, "picture": picture}
@@ -99,7 +99,7 @@ def _hue(at: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceLine:
     """A line of a trace. link: the name of the region that it calls; empty in the comments below
     the call. at: the number of that region; None in lines that belong to none."""
 
@@ -109,15 +109,15 @@ class Line:
     at: int | None
 
 
-def trace_lines(report: Entries) -> Iterator[Line]:
+def trace_lines(report: Entries) -> Iterator[TraceLine]:
     """The traces' lines, with paths from the current folder. Comments below a call belong to it.
 
     Each region is called once, and regions are in the order of their calls. So of several regions
     with one name (in traces of several graphs), each call takes the first that is left.
     """
     places: dict[str, list[int]] = {}
-    for number, one in enumerate(report["fusions"]):
-        places.setdefault(one["name"].rpartition(".")[2], []).append(number)
+    for number, fusion in enumerate(report["fusions"]):
+        places.setdefault(fusion["name"].rpartition(".")[2], []).append(number)
     at: int | None = None
     depth = 0
     for line in from_here(report["trace"]).splitlines():
@@ -127,27 +127,27 @@ def trace_lines(report: Entries) -> Iterator[Line]:
             at, depth = places[name].pop(0), indent
         elif not line.lstrip().startswith("#") or indent <= depth:
             at = None
-        yield Line(*(line.partition(name) if name else (line, "", "")), at)
+        yield TraceLine(*(line.partition(name) if name else (line, "", "")), at)
 
 
 def _in_short(report: Entries) -> str:
     """The regions by state, the bytes that their kernels move, and the kernels' times."""
     fusions = report["fusions"]
-    kernels = [kernel for one in fusions for kernel in one["kernels"]]
-    states = Counter(one["state"] for one in fusions)
+    kernels = [kernel for fusion in fusions for kernel in fusion["kernels"]]
+    states = Counter(fusion["state"] for fusion in fusions)
     parts = [f"{count} {state}" for state, count in states.items()]
-    moved = sum(one["bytes_in"] + one["bytes_out"] for one in fusions)
+    moved = sum(fusion["bytes_in"] + fusion["bytes_out"] for fusion in fusions)
     parts += [plural(len(kernels), "kernel"), f"{size_text(moved)} read and written"]
-    parts.append(f"{sum(one['estimated_us'] for one in kernels):.1f} us estimated")
-    if kernels and all(one["measured_us"] is not None for one in kernels):
-        parts.append(f"{sum(one['measured_us'] for one in kernels):.1f} us measured")
+    parts.append(f"{sum(kernel['estimated_us'] for kernel in kernels):.1f} us estimated")
+    if kernels and all(kernel["measured_us"] is not None for kernel in kernels):
+        parts.append(f"{sum(kernel['measured_us'] for kernel in kernels):.1f} us measured")
     return f"{plural(len(fusions), 'region')}: {', '.join(parts)}."
 
 
 def _op_names(ops: Sequence[Entries]) -> str:
     """t1 = prims.exp(t0), t2 = prims.exp(t1)  ->  exp*2"""
-    found = (_CALLED.search(one["text"]) for one in ops)
-    return counted(one[1] for one in found if one)
+    calls = (_CALLED.search(op["text"]) for op in ops)
+    return counted(call[1] for call in calls if call)
 
 
 def _microseconds(value: float | None, how: str) -> str:
@@ -157,7 +157,7 @@ def _microseconds(value: float | None, how: str) -> str:
 
 def _rows(entries: Sequence[Entries], *columns: str) -> list[list[str]]:
     """A row of cells for each entry, in the order of the columns."""
-    return [[_cell(column, one[column]) for column in columns] for one in entries]
+    return [[_cell(column, entry[column]) for column in columns] for entry in entries]
 
 
 def _cell(column: str, value: Any) -> str:
@@ -171,13 +171,6 @@ def _cell(column: str, value: Any) -> str:
         case "values":
             return ", ".join(value)
     return str(value)
-
-
-def _parts(stages: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
-    """(stage, seconds, percent of all), the longest first."""
-    whole = sum(stages.values()) or 1.0
-    for name, seconds in sorted(stages.items(), key=lambda one: -one[1]):
-        yield name, seconds, round(100 * seconds / whole)
 
 
 class _Texts:
@@ -226,18 +219,18 @@ class Picture:
 def picture(calls: Sequence[Mapping[str, Any]]) -> Picture:
     """The picture of at least one call. Each is a {"call", "direction", "bytes"}, in order."""
     step, bottom = _WIDTH / len(calls), _HEIGHT - _MARGIN
-    sizes = [one["bytes"] for one in calls]
+    sizes = [call["bytes"] for call in calls]
     most = max(sizes)
     highest = sizes.index(most)
     tops = (f"V{_top(size, most):.1f}H{(at + 1) * step:.1f}" for at, size in enumerate(sizes))
-    forward = sum(one["direction"] == "forward" for one in calls)
+    forward = sum(call["direction"] == "forward" for call in calls)
     return Picture(
         area=f"M0 {bottom}{''.join(tops)}V{bottom}Z",
         middle=round(forward * step, 1),
         peak=(round((highest + 0.5) * step, 1), _top(most, most)),
         label="Live memory, without arguments:"
         f" at most {size_text(most)}, after {calls[highest]['call']}",
-        calls=tuple((one["call"], one["direction"], size_text(one["bytes"])) for one in calls),
+        calls=tuple((call["call"], call["direction"], size_text(call["bytes"])) for call in calls),
     )
 
 

@@ -9,7 +9,7 @@ CUDA events on a GPU, the wall clock on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, shown_lines
@@ -56,7 +55,7 @@ class Profile(Shown):
     @property
     def rest_us(self) -> float:
         """The time of a run outside of fusions: torch's ops, and the Python between all calls."""
-        return max(self.us - sum(one.us * one.calls for one in self.fusions), 0.0)
+        return max(self.us - sum(fusion.us * fusion.calls for fusion in self.fusions), 0.0)
 
     def __repr__(self) -> str:
         return f"<profile of {self.name}: {self.us:.0f} us, {len(self.fusions)} fusions>"
@@ -64,12 +63,12 @@ class Profile(Shown):
     def __str__(self) -> str:
         head = ("fusion", "pass", "calls", "us", "us estimated", "KiB", "where")
         rows = [
-            (one.name, one.direction, str(one.calls), f"{one.us:.1f}", f"{one.estimated_us:.1f}",
-             kib(one.bytes), shown_lines(one.where))
-            for one in self.fusions
+            (row.name, row.direction, str(row.calls), f"{row.us:.1f}", f"{row.estimated_us:.1f}",
+             kib(row.bytes), shown_lines(row.where))
+            for row in self.fusions
         ]  # fmt: skip
-        told = f"{self.name}: {self.us:.1f} us a run, {self.rest_us:.1f} us of them not in fusions"
-        return f"{told} (median of {self.rounds} runs).\n\n{table(head, rows)}\n"
+        times = f"{self.name}: {self.us:.1f} us a run, {self.rest_us:.1f} us of them not in fusions"
+        return f"{times} (median of {self.rounds} runs).\n\n{table(head, rows)}\n"
 
 
 def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
@@ -89,16 +88,16 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
     for _ in range(2):
         _run(jitted, args, kwargs)
     clock = Clock(_on_cuda(jitted))
-    fusions = [(name, one, compiled(one)) for _, name, one in named_fusions(jitted)]
+    fusions = [(named, compiled(named.fusion)) for named in named_fusions(jitted)]
     with ExitStack() as stack:
-        for name, one, programs in fusions:
-            for known in one.tables:
-                stack.enter_context(watched(known, dict.fromkeys(known, name), clock))
+        for named, programs in fusions:
+            for known in named.fusion.tables:
+                stack.enter_context(watched(known, dict.fromkeys(known, named.name), clock))
             stack.enter_context(_watching_kernels(programs, clock))
         for _ in range(rounds):
             clock.timed("", _run)(jitted, args, kwargs)
-    times = clock.microseconds()
-    return _profile(report(jitted), times, rounds, fusions)
+    newest = {named.name: programs[-1] for named, programs in fusions if programs}
+    return _profile(report(jitted), clock.microseconds(), rounds, newest)
 
 
 # ------------------------------------------------------------------------------------- a clock
@@ -108,11 +107,11 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
 def _watching_kernels(programs: Sequence[Compiled], clock: Clock) -> Iterator[None]:
     """Watches the kernels of the newest program, unless an equal region with it came before."""
     with ExitStack() as stack:
-        for one in programs[-1:]:
-            scope = one.program.run.__globals__
+        for program in programs[-1:]:
+            scope = program.program.run.__globals__
             names = {
-                key: _kernel_name(one, number)
-                for number, segment in enumerate(one.segments) if segment.scheduler.makes_kernel
+                key: _kernel_name(program, number)
+                for number, segment in enumerate(program.segments) if segment.scheduler.makes_kernel
                 for key in (f"kernel_{number}_in_c", f"kernel_{number}") if key in scope
             }  # fmt: skip
             if not any(name in clock.found for name in names.values()):
@@ -120,8 +119,8 @@ def _watching_kernels(programs: Sequence[Compiled], clock: Clock) -> Iterator[No
         yield
 
 
-def _kernel_name(one: Compiled, number: int) -> str:
-    return f"kernel {number} of {id(one.program)}"
+def _kernel_name(program: Compiled, number: int) -> str:
+    return f"kernel {number} of {id(program.program)}"
 
 
 # ------------------------------------------------------------------------------------ one run
@@ -129,67 +128,63 @@ def _kernel_name(one: Compiled, number: int) -> str:
 
 def _run(jitted: Any, args: Any, kwargs: Any) -> None:
     results = _tensors(jitted(*args, **kwargs))
-    asked = [one for one in results if one.requires_grad]
+    asked = [result for result in results if result.requires_grad]
     leaves = _leaves(asked)
     if leaves:
-        gradients = [torch.ones_like(one) for one in asked]
+        gradients = [torch.ones_like(result) for result in asked]
         torch.autograd.grad(asked, leaves, gradients, allow_unused=True)
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     flat, _ = torch.utils._pytree.tree_flatten(result)
-    return [one for one in flat if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
 
 
 def _leaves(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors whose `grad` a backward would write; here their gradients are only returned."""
-    nodes = [one.grad_fn for one in results if one.grad_fn is not None]
-    seen, found = set(nodes), []
+    nodes = [result.grad_fn for result in results if result.grad_fn is not None]
+    seen, leaves = set(nodes), []
     while nodes:
         node: Any = nodes.pop()
         if hasattr(node, "variable"):
-            found.append(node.variable)
+            leaves.append(node.variable)
         for after, _ in node.next_functions:
             if after is not None and after not in seen:
                 seen.add(after)
                 nodes.append(after)
-    return found
+    return leaves
 
 
 def _on_cuda(jitted: Any) -> bool:
     """Whether any fusion's program runs on a GPU."""
-    programs = (one for _, _, fusion in named_fusions(jitted) for one in compiled(fusion))
-    return any(not one.target.is_cpu and not one.target.emulated for one in programs)
+    programs = (program for _, _, fusion in named_fusions(jitted) for program in compiled(fusion))
+    return any(not program.target.is_cpu and not program.target.emulated for program in programs)
 
 
 # --------------------------------------------------------------------------------- the result
 
 
 def _profile(
-    found: Report,
-    times: dict[str, list[float]],
-    rounds: int,
-    fusions: Sequence[tuple[str, RegionCallable, Sequence[Compiled]]],
+    before: Report, times: dict[str, list[float]], rounds: int, programs: Mapping[str, Compiled]
 ) -> Profile:
-    programs = {name: known[-1] for name, _, known in fusions if known}
     whole = median(times[""])
     rows, measured = [], []
-    for one in found.fusions:
-        calls, program = times.get(one.name), programs.get(one.name)
+    for fusion in before.fusions:
+        calls, program = times.get(fusion.name), programs.get(fusion.name)
         if calls and program:
-            kernels = one.kernels
+            kernels = fusion.kernels
             rows.append(Timed(
-                one.name, one.direction, round(len(calls) / rounds), median(calls),
+                fusion.name, fusion.direction, round(len(calls) / rounds), median(calls),
                 sum(kernel.estimated_us for kernel in kernels),
-                program.bytes_in + program.bytes_out, one.where,
+                program.bytes_in + program.bytes_out, fusion.where,
             ))  # fmt: skip
-            one = replace(one, measured_us=_of_kernels(program, times))
-        measured.append(one)
-    told = replace(found, fusions=tuple(measured))
-    return Profile(found.name, whole, rounds, tuple(rows), told)
+            fusion = replace(fusion, measured_us=_of_kernels(program, times))
+        measured.append(fusion)
+    with_times = replace(before, fusions=tuple(measured))
+    return Profile(before.name, whole, rounds, tuple(rows), with_times)
 
 
 def _of_kernels(program: Compiled, times: dict[str, list[float]]) -> tuple[float | None, ...]:
-    own = (n for n, one in enumerate(program.segments) if one.scheduler.makes_kernel)
-    found = (times.get(_kernel_name(program, number)) for number in own)
-    return tuple(median(calls) if calls else None for calls in found)
+    numbers = (n for n, segment in enumerate(program.segments) if segment.scheduler.makes_kernel)
+    measured = (times.get(_kernel_name(program, number)) for number in numbers)
+    return tuple(median(calls) if calls else None for calls in measured)

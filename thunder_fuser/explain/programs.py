@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from thunder_fuser.autotune.choice import Choice
+from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
@@ -80,9 +80,9 @@ class Kernels(Shown):
     def __str__(self) -> str:
         head = ("kernel", "fusion", "scheduler", "ops", "grid", "block", "KiB in", "KiB out")
         return table(head, [
-            (one.name, one.fusion, one.scheduler, str(len(one.ops)), _sizes(one.grid),
-             _sizes(one.block), kib(one.bytes_in), kib(one.bytes_out))
-            for one in self
+            (row.name, row.fusion, row.scheduler, str(len(row.ops)), _sizes(row.grid),
+             _sizes(row.block), kib(row.bytes_in), kib(row.bytes_out))
+            for row in self
         ])  # fmt: skip
 
 
@@ -107,8 +107,8 @@ class Compiled:
     @property
     def kernels(self) -> list[tuple[Segment, KernelSource]]:
         """The segments that have a kernel, each with its source; torch runs the others."""
-        own = [one for one in self.segments if one.scheduler.makes_kernel]
-        return list(zip(own, self.program.sources, strict=True))
+        kept = [segment for segment in self.segments if segment.scheduler.makes_kernel]
+        return list(zip(kept, self.program.sources, strict=True))
 
     def plan(self) -> str:
         """The text of its plan."""
@@ -117,18 +117,18 @@ class Compiled:
     @property
     def bytes_in(self) -> int:
         """The bytes that its segments read from memory."""
-        return sum(one.part.moved[0] for one in self.segments)
+        return sum(segment.part.moved[0] for segment in self.segments)
 
     @property
     def bytes_out(self) -> int:
         """The bytes that its segments write to memory."""
-        return sum(one.part.moved[1] for one in self.segments)
+        return sum(segment.part.moved[1] for segment in self.segments)
 
     def described(self) -> tuple[Kernel, ...]:
         """Its kernels for a report."""
-        choices = [choice for one, choice in self._chosen() if one.scheduler.makes_kernel]
-        found = zip(self.kernels, choices, strict=True)
-        return tuple(self._kernel(*kernel, str(choice or "")) for kernel, choice in found)
+        choices = [choice for segment, choice in self._chosen() if segment.scheduler.makes_kernel]
+        pairs = zip(self.kernels, choices, strict=True)
+        return tuple(self._kernel(*kernel, str(choice or "")) for kernel, choice in pairs)
 
     def _kernel(self, segment: Segment, source: KernelSource, tuned: str) -> Kernel:
         moved = segment.part.moved
@@ -143,11 +143,11 @@ class Compiled:
         """The schedule of each segment, computed again; None if torch runs it."""
         alignment = alignments(self.program.segmented, self.keys)
         return [
-            schedule(one, alignment, (made and made.schedule) or None)
-            for one, made in self._chosen()
+            schedule(segment, alignment, (choice and choice.schedule) or None)
+            for segment, choice in self._chosen()
         ]
 
-    def _chosen(self) -> list[tuple[Segment, Choice | None]]:
+    def _chosen(self) -> list[tuple[Segment, Tuning | None]]:
         """The segments, each with autotuning's choice."""
         choices = self.program.choices or (None,) * len(self.segments)
         return list(zip(self.segments, choices, strict=True))
@@ -162,8 +162,8 @@ def kernels(jitted: Any) -> Kernels:
 
     Raises InputError for a function that is not jitted, or was not called.
     """
-    found = (kernel for one in _programs(jitted) for kernel in one.described())
-    return Kernels(name_of(jitted), tuple(found))
+    listed = (kernel for program in _programs(jitted) for kernel in program.described())
+    return Kernels(name_of(jitted), tuple(listed))
 
 
 def dump(jitted: Any, folder: str | Path) -> list[Path]:
@@ -172,38 +172,44 @@ def dump(jitted: Any, folder: str | Path) -> list[Path]:
     Returns the folders. Raises InputError for a function that is not jitted, or was not called;
     OptionError for a folder that cannot be written.
     """
-    return [write(Path(folder) / one.name, one.texts()) for one in _programs(jitted)]
+    return [write(Path(folder) / program.name, program.texts()) for program in _programs(jitted)]
 
 
-def compiled(one: RegionCallable) -> list[Compiled]:
+def compiled(fusion: RegionCallable) -> list[Compiled]:
     """The programs that a fusion has run, one for each layout, shape and target of its calls.
 
     Programs that only other fusions with the same definition have run are left out. A fusion whose
     results were views of its arguments has none.
     """
-    ran = {id(inspect.unwrap(run)) for run in one.runners}
-    found = []
-    for definition in dict.fromkeys(one.definitions):
+    ran = {id(inspect.unwrap(run)) for run in fusion.runners}
+    programs = []
+    for definition in dict.fromkeys(fusion.definitions):
         entry = FusionCache.get().look_up(definition)
         for (target, _, keys, _), program in entry.held_programs():
             if id(program.run) in ran:
-                found.append(Compiled(one.name, entry.fusion, keys, program, target))
-    return found
+                programs.append(Compiled(fusion.name, entry.fusion, keys, program, target))
+    return programs
 
 
-def named_fusions(jitted: Any) -> list[tuple[Jitted, str, RegionCallable]]:
-    """(graph, name, fusion) of every fusion.
+class NamedFusion(NamedTuple):
+    """A fusion of a graph. If torch.compile has made several graphs, the name says which one:
+    graph1.thunderFusion0."""
 
-    If torch.compile has made several graphs, a name says which one: graph1.thunderFusion0.
-    """
+    graph: Jitted
+    name: str
+    fusion: RegionCallable
+
+
+def named_fusions(jitted: Any) -> list[NamedFusion]:
+    """Every fusion of the function's graphs."""
     graphs = graphs_of(jitted)
     prefixes = [f"graph{at}." if len(graphs) > 1 else "" for at in range(len(graphs))]
     return [
-        (graph, f"{prefix}{one.name}", one)
-        for prefix, graph in zip(prefixes, graphs, strict=True) for one in fusions_of(graph)
+        NamedFusion(graph, f"{prefix}{fusion.name}", fusion)
+        for prefix, graph in zip(prefixes, graphs, strict=True) for fusion in fusions_of(graph)
     ]  # fmt: skip
 
 
 def _programs(jitted: Any) -> Iterator[Compiled]:
-    for _, name, one in named_fusions(jitted):
-        yield from (replace(program, name=name) for program in compiled(one))
+    for _, name, fusion in named_fusions(jitted):
+        yield from (replace(program, name=name) for program in compiled(fusion))

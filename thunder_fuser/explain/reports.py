@@ -80,15 +80,15 @@ class FusionReport(Shown):
     def schedulers(self) -> tuple[str, ...]:
         """The schedulers of its segments."""
         parts = () if self.program is None else self.program.segments
-        return tuple(one.scheduler.name for one in parts)
+        return tuple(segment.scheduler.name for segment in parts)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of its newest program."""
-        found = () if self.program is None else self.program.described()
-        times = self.measured_us or (None,) * len(found)
-        pairs = zip(found, times, strict=True)
-        return tuple(replace(one, measured_us=time) for one, time in pairs)
+        listed = () if self.program is None else self.program.described()
+        times = self.measured_us or (None,) * len(listed)
+        pairs = zip(listed, times, strict=True)
+        return tuple(replace(kernel, measured_us=time) for kernel, time in pairs)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.state}, {len(self.ops)} ops>"
@@ -117,27 +117,27 @@ class FusionReport(Shown):
             "reason": self.reason, "where": self.where, "ops": plain(self.ops),
             "schedulers": plain(self.schedulers),
             "segments": _segments(program, kernels),
-            "kernels": [_kernel(one) for one in kernels],
+            "kernels": [_kernel(kernel) for kernel in kernels],
             "bytes_in": program.bytes_in if program else 0,
             "bytes_out": program.bytes_out if program else 0,
             "definition": str(program.fusion) if program else "",
             "plan": program.plan() if program else "",
-            "schedules": [str(one) for one in program.schedules() if one] if program else [],
+            "schedules": [str(s) for s in program.schedules() if s] if program else [],
         }  # fmt: skip
 
 
 def _segments(program: Compiled | None, kernels: Sequence[Kernel]) -> list[dict[str, Any]]:
-    names = (one.name for one in kernels)
+    names = (kernel.name for kernel in kernels)
     return [
-        {"scheduler": one.scheduler.name,
-         "kernels": [next(names)] if one.scheduler.makes_kernel else []}
-        for one in (program.segments if program else ())
+        {"scheduler": segment.scheduler.name,
+         "kernels": [next(names)] if segment.scheduler.makes_kernel else []}
+        for segment in (program.segments if program else ())
     ]  # fmt: skip
 
 
-def _kernel(one: Kernel) -> dict[str, Any]:
+def _kernel(kernel: Kernel) -> dict[str, Any]:
     """Without full_source: its prelude is the same in most kernels."""
-    return {name: value for name, value in one.to_dict().items() if name != "full_source"}
+    return {name: value for name, value in kernel.to_dict().items() if name != "full_source"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ class Why(Shown):
         return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"<why of {self.name}: {sum(one.count for one in self)} ops with torch>"
+        return f"<why of {self.name}: {sum(row.count for row in self)} ops with torch>"
 
     def __str__(self) -> str:
         return table(("with torch", "state", "why", "where"), [
-            (f"{one.count}x {one.name}", one.state, shortened(one.reason), shown_lines(one.where))
-            for one in self
+            (f"{row.count}x {row.name}", row.state, shortened(row.reason), shown_lines(row.where))
+            for row in self
         ])  # fmt: skip
 
 
@@ -198,26 +198,26 @@ class Report(Shown):
     made_of: Callable[[], Any] = field(default=lambda: None, compare=False)
 
     def __repr__(self) -> str:
-        states = Counter(one.state for one in self.fusions)
-        told = ", ".join(f"{count} {state}" for state, count in states.items()) or "no fusion"
-        count = sum(one.count for one in self.unfused if one.state != VIEWS)
-        return f"<report of {self.name}: {told}; {count} ops with torch>"
+        states = Counter(fusion.state for fusion in self.fusions)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no fusion"
+        count = sum(row.count for row in self.unfused if row.state != VIEWS)
+        return f"<report of {self.name}: {counts}; {count} ops with torch>"
 
     def __str__(self) -> str:
-        rows = [one for one in self.fusions if one.state != VIEWS]
+        rows = [fusion for fusion in self.fusions if fusion.state != VIEWS]
         parts = [fusion_table(rows) if rows else "  no fusion"]
-        reasons = [(one.name, one.state, shortened(one.reason)) for one in rows if one.reason]
+        reasons = [(row.name, row.state, shortened(row.reason)) for row in rows if row.reason]
         if reasons:
             parts.append(table(("fusion", "state", "why"), reasons))
-        if by_torch := tuple(one for one in self.unfused if one.state != VIEWS):
+        if by_torch := tuple(row for row in self.unfused if row.state != VIEWS):
             parts.append(str(Why(self.name, by_torch)))
-        kernels = [kernel for one in rows for kernel in one.kernels if kernel.tuned]
+        kernels = [kernel for fusion in rows for kernel in fusion.kernels if kernel.tuned]
         if kernels:
-            tuned = [(one.name, one.fusion, one.tuned) for one in kernels]
+            tuned = [(kernel.name, kernel.fusion, kernel.tuned) for kernel in kernels]
             parts.append(table(("kernel", "fusion", "autotuned"), tuned))
         if self.graphs:
-            parts.append(table(GRAPH_HEAD, [one.row() for one in self.graphs]))
-        parts += [f"  {one}" for one in self.products]
+            parts.append(table(GRAPH_HEAD, [graph.row() for graph in self.graphs]))
+        parts += [f"  {product}" for product in self.products]
         return "\n\n".join([*parts, *self._views()]) + "\n"
 
     def _views(self) -> list[str]:
@@ -226,9 +226,9 @@ class Report(Shown):
         for region in self.fusions:
             if region.state == VIEWS:
                 names.update(region.symbols)
-        for one in self.unfused:
-            if one.state == VIEWS:
-                names[one.name] += one.count
+        for row in self.unfused:
+            if row.state == VIEWS:
+                names[row.name] += row.count
         text = counted(names.elements())
         return [f"  {names.total()} {_WHY[VIEWS]}: {text}"] if names else []
 
@@ -266,13 +266,13 @@ class Report(Shown):
 
     def page_entries(self) -> dict[str, Any]:
         """The entries of its page: `to_dict()` with the live memory, or why there is none."""
-        found, reason, jitted = self, "", self.made_of()
+        shown, reason, jitted = self, "", self.made_of()
         if self.timeline is None and jitted is not None:
             try:
-                found = replace(self, timeline=timeline(jitted))
+                shown = replace(self, timeline=timeline(jitted))
             except Exception as error:  # a call of torch may raise anything: the page shows it
                 reason = f"{type(error).__name__}: {error}"
-        return {**found.to_dict(), "no_timeline": reason}
+        return {**shown.to_dict(), "no_timeline": reason}
 
 
 def report(jitted: Any, *, with_timeline: bool = False) -> Report:
@@ -285,7 +285,7 @@ def report(jitted: Any, *, with_timeline: bool = False) -> Report:
     cuts = saved_in(jitted)
     memory = timeline(jitted) if with_timeline else None
     traces = [trace for graph in graphs_of(jitted) for trace in final_traces(graph)]
-    products = (told for trace in traces for told in decisions(trace.bound_symbols))
+    products = (decision for trace in traces for decision in decisions(trace.bound_symbols))
     return Report(
         name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(map(str, traces)), spent(),
         captured_in(jitted), tuple(products), weakref.ref(jitted),
@@ -298,8 +298,8 @@ def why(jitted: Any) -> Why:
     Raises InputError for a function that is not jitted with the fuser, or was not called.
     """
     regions = (
-        NotFused(one.name, len(one.ops), one.state, one.reason, one.where)
-        for one in _fusions(jitted) if one.state in (FELL_BACK, LEFT_OUT)
+        NotFused(fusion.name, len(fusion.ops), fusion.state, fusion.reason, fusion.where)
+        for fusion in _fusions(jitted) if fusion.state in (FELL_BACK, LEFT_OUT)
     )  # fmt: skip
     return Why(name_of(jitted), (*_unfused(jitted), *regions))
 
@@ -309,12 +309,12 @@ def fusion_table(
 ) -> str:
     """A line for each fusion; `times`, {name: (fused, op by op) seconds}, adds two columns."""
     if times is None:
-        return table(_HEAD, [one.row() for one in fusions])
+        return table(_HEAD, [fusion.row() for fusion in fusions])
     rows = []
-    for one in fusions:
-        found = times.get(one.name)
-        shown = (f"{1e6 * seconds:.0f}" for seconds in found) if found else ("", "")
-        rows.append((*one.row(), *shown))
+    for fusion in fusions:
+        pair = times.get(fusion.name)
+        shown = (f"{1e6 * seconds:.0f}" for seconds in pair) if pair else ("", "")
+        rows.append((*fusion.row(), *shown))
     return table((*_HEAD, "us", "us op by op"), rows)
 
 
@@ -323,19 +323,19 @@ def fusion_table(
 
 def _fusions(jitted: Any) -> tuple[FusionReport, ...]:
     claims = {id(graph): claims_of(graph) for graph in graphs_of(jitted)}
-    made = [
-        _of_callable(name, one, claims[id(graph)])
-        for graph, name, one in named_fusions(jitted)
+    claimed = [
+        _of_callable(name, fusion, claims[id(graph)])
+        for graph, name, fusion in named_fusions(jitted)
     ]
-    left = (pair for one in claims.values() for pair in _left_out(one))
-    return (*made, *left)
+    left = (pair for graph_claims in claims.values() for pair in _left_out(graph_claims))
+    return (*claimed, *left)
 
 
-def _of_callable(name: str, one: RegionCallable, claims: Claims) -> FusionReport:
-    programs = compiled(one)
-    state, reason = _state(one, programs)
-    found = _of_region(name, one.region, claims, state, reason)
-    return replace(found, program=programs[-1] if programs else None)
+def _of_callable(name: str, fusion: RegionCallable, claims: Claims) -> FusionReport:
+    programs = compiled(fusion)
+    state, reason = _state(fusion, programs)
+    described = _of_region(name, fusion.region, claims, state, reason)
+    return replace(described, program=programs[-1] if programs else None)
 
 
 def _left_out(claims: Claims) -> Iterator[FusionReport]:
@@ -349,23 +349,23 @@ def _of_region(
     name: str, region: Region, claims: Claims, state: str, reason: str
 ) -> FusionReport:
     lines = claims.lines
-    ops = tuple(FusedOp(text, lines.get(made, "")) for text, made in op_texts(region))
+    ops = tuple(FusedOp(text, lines.get(result, "")) for text, result in op_texts(region))
     direction = "backward" if region.is_backward else "forward"
     symbols = tuple(leaf.sym.name for leaf in region.leaves)
     where = span_of([op.where for op in ops])
     return FusionReport(name, direction, state, reason, where, ops, symbols)
 
 
-def _state(one: RegionCallable, programs: Sequence[Compiled]) -> tuple[str, str]:
+def _state(fusion: RegionCallable, programs: Sequence[Compiled]) -> tuple[str, str]:
     """(state, reason) of a region that was claimed."""
-    if one.region.makes_views:
+    if fusion.region.makes_views:
         return VIEWS, _WHY[VIEWS]
-    if one.fallbacks:
+    if fusion.fallbacks:
         some = "for some arguments: " if programs else ""
-        return FELL_BACK, some + "; ".join(one.fallbacks)
-    if not one.runners:
+        return FELL_BACK, some + "; ".join(fusion.fallbacks)
+    if not fusion.runners:
         return NOT_CALLED, _WHY[NOT_CALLED]
-    if one.definitions:
+    if fusion.definitions:
         return FUSED, "" if programs else _GONE
     return VIEWS, _WHY[VIEWS]
 
@@ -375,10 +375,10 @@ def _state(one: RegionCallable, programs: Sequence[Compiled]) -> tuple[str, str]
 
 def _unfused(jitted: Any) -> tuple[NotFused, ...]:
     """The ops that torch runs, equal ones as one row."""
-    found = (one for graph in graphs_of(jitted) for one in claims_of(graph).unfused)
-    return tuple(_not_fused(one, count) for one, count in Counter(found).items())
+    calls = (call for graph in graphs_of(jitted) for call in claims_of(graph).unfused)
+    return tuple(_not_fused(call, count) for call, count in Counter(calls).items())
 
 
-def _not_fused(one: Unfused, count: int) -> NotFused:
-    state = VIEWS if one.is_view else NOT_CLAIMED
-    return NotFused(one.name, count, state, str(one.reason), one.where)
+def _not_fused(call: Unfused, count: int) -> NotFused:
+    state = VIEWS if call.is_view else NOT_CLAIMED
+    return NotFused(call.name, count, state, str(call.reason), call.where)

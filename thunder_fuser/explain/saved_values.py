@@ -22,7 +22,7 @@ from thunder_fuser.explain.jitted import (
 from thunder_fuser.explain.shown import Shown, plain
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation
-from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
+from thunder_fuser.rematerialization.plan import Forward, Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN
 
 _WHY = {
@@ -99,23 +99,23 @@ class Saved(Shown):
 
     def _kept_rows(self) -> list[Sequence[str]]:
         """(f32[2], exp, why, t1), (f32[2], exp, why, t4)  ->  (f32[2], exp, why, "t1, t4")"""
-        found: dict[tuple[str, str, str], list[Kept]] = {}
-        for one in self.kept:
-            found.setdefault((one.kind, one.op, one.why), []).append(one)
-        ordered = sorted(found.items(), key=lambda row: -sum(one.bytes for one in row[1]))
+        groups: dict[tuple[str, str, str], list[Kept]] = {}
+        for value in self.kept:
+            groups.setdefault((value.kind, value.op, value.why), []).append(value)
+        ordered = sorted(groups.items(), key=lambda row: -sum(value.bytes for value in row[1]))
         return [
-            (*key, named([one.name for one in row]), kib(sum(one.bytes for one in row)))
+            (*key, named([value.name for value in row]), kib(sum(value.bytes for value in row)))
             for key, row in ordered
         ]
 
     def _again_rows(self) -> list[Sequence[str]]:
         """One row for all fusions that recompute by the same ops."""
-        found: dict[tuple[tuple[str, ...], int], list[Again]] = {}
-        for one in self.again:
-            found.setdefault((one.ops, one.bytes), []).append(one)
+        groups: dict[tuple[tuple[str, ...], int], list[Again]] = {}
+        for fusion in self.again:
+            groups.setdefault((fusion.ops, fusion.bytes), []).append(fusion)
         return [
-            (named([one.fusion for one in row]), named(row[0].values), counted(ops), kib(bytes))
-            for (ops, bytes), row in found.items()
+            (named([again.fusion for again in row]), named(row[0].values), counted(ops), kib(bytes))
+            for (ops, bytes), row in groups.items()
         ]
 
 
@@ -124,48 +124,48 @@ def saved(jitted: Any) -> Saved:
 
     Raises InputError for a function that was not called, or has no backward.
     """
-    found = saved_in(jitted)
-    if found is None:
+    values = saved_in(jitted)
+    if values is None:
         raise no_backward()
-    return found
+    return values
 
 
 def saved_in(jitted: Any) -> Saved | None:
     """As `saved`, or None if there is no backward. Graphs of torch.compile are added up."""
     graphs = ((graph, recomputation_in(graph)) for graph in graphs_of(jitted))
-    found = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
-    return _joined(found, name_of(jitted)) if found else None
+    parts = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
+    return _joined(parts, name_of(jitted)) if parts else None
 
 
-def _joined(found: Sequence[Saved], name: str) -> Saved:
+def _joined(parts: Sequence[Saved], name: str) -> Saved:
     plan = replace(
-        found[0].plan,
-        time=sum(one.plan.time for one in found),
-        time_before=sum(one.plan.time_before for one in found),
+        parts[0].plan,
+        time=sum(part.plan.time for part in parts),
+        time_before=sum(part.plan.time_before for part in parts),
     )
     return Saved(
-        plan, sum(one.bytes for one in found), sum(one.before for one in found),
-        tuple(value for one in found for value in one.kept),
-        tuple(again for one in found for again in one.again), name,
+        plan, sum(part.bytes for part in parts), sum(part.before for part in parts),
+        tuple(value for part in parts for value in part.kept),
+        tuple(again for part in parts for again in part.again), name,
     )  # fmt: skip
 
 
 def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
-    needed = [name for name, value in cut.facts.values.items() if value.needed]
-    memory = _Memory(cut.facts)
+    needed = [name for name, value in cut.forward.values.items() if value.needed]
+    memory = _KeptMemory(cut.forward)
     return Saved(
         cut.plan, memory.bytes(cut.plan.kept), memory.bytes(needed),
         tuple(_kept(cut, memory)), tuple(_again(cut, jitted)),
     )  # fmt: skip
 
 
-class _Memory:
+class _KeptMemory:
     """The memory of the values of a forward. owner: {value: itself, or what it is a view of}."""
 
-    def __init__(self, facts: Facts) -> None:
-        self._sizes = {name: value.bytes for name, value in facts.values.items()}
+    def __init__(self, forward: Forward) -> None:
+        self._sizes = {name: value.bytes for name, value in forward.values.items()}
         self.owner: dict[str, str] = {}
-        for op in facts.operations:
+        for op in forward.operations:
             for value in op.outputs:
                 source = op.inputs[0] if VIEW in value.tags and op.inputs else value.name
                 self.owner[value.name] = self.owner.get(source, source)
@@ -175,16 +175,16 @@ class _Memory:
         return sum(self._sizes.get(name, 0) for name in {self.owner[name] for name in names})
 
 
-def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
-    facts, tags = cut.facts, tags_of(cut.facts, cut.stages)
+def _kept(cut: Recomputation, memory: _KeptMemory) -> Iterator[Kept]:
+    forward, tags = cut.forward, tags_of(cut.forward, cut.stages)
     counted: set[str] = set()
     for name in cut.plan.kept:
-        op, owner = facts.operations[facts.maker[name]], memory.owner[name]
+        op, owner = forward.operations[forward.maker[name]], memory.owner[name]
         size = 0 if owner in counted else memory.bytes([name])
         counted.add(owner)
         if owner != name:
-            at = facts.maker.get(owner)
-            why = "a view of " + ("an argument" if at is None else facts.operations[at].name)
+            at = forward.maker.get(owner)
+            why = "a view of " + ("an argument" if at is None else forward.operations[at].name)
         else:
             tagged = (why for tag, why in _WHY.items() if tag in tags[name])
             why = op.refusal or next(tagged, "the cheapest cut")
@@ -192,9 +192,9 @@ def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
 
 
 def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
-    comments, facts = Comments(cut), cut.facts
-    for one in fusions_of(jitted):
-        values = comments.recomputed(one.region)
-        if values and not one.region.makes_views:
-            ops = (facts.operations[facts.maker[name]].name for name in values)
-            yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))
+    comments, forward = Comments(cut), cut.forward
+    for fusion in fusions_of(jitted):
+        values = comments.recomputed(fusion.region)
+        if values and not fusion.region.makes_views:
+            ops = (forward.operations[forward.maker[name]].name for name in values)
+            yield Again(fusion.name, tuple(values), tuple(ops), comments.bytes(values))

@@ -38,10 +38,10 @@ def report_on_script(script: Path, arguments: Sequence[str], page: Path | None) 
         failed = _failure(script, arguments)
         entries = [*_entries(functions)]
     write_page(entries, page, str(script))
-    told = f"{page}: {plural(len(entries), 'function')} of {script}"
+    line = f"{page}: {plural(len(entries), 'function')} of {script}"
     if not functions:
-        told += f"; {script} jits no function with the fuser"
-    return f"{told}; {script} failed" if failed else told, bool(functions) and not failed
+        line += f"; {script} jits no function with the fuser"
+    return f"{line}; {script} failed" if failed else line, bool(functions) and not failed
 
 
 def _free() -> Path:
@@ -87,8 +87,8 @@ def _print_error(error: BaseException, script: str) -> None:
 
 def _entries(functions: Sequence[Jitted]) -> Iterator[dict[str, Any]]:
     """The page's entries of each function that was called; the others go to standard error."""
-    for one in functions:
+    for function in functions:
         try:
-            yield report(one).page_entries()
+            yield report(function).page_entries()
         except FuserError as error:
-            print(f"no report on {name_of(one)}: {error}", file=sys.stderr)
+            print(f"no report on {name_of(function)}: {error}", file=sys.stderr)

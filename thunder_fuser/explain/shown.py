@@ -20,7 +20,7 @@ class Shown:
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields as plain JSON types."""
-        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
 
 def plain(value: Any) -> Any:
@@ -32,11 +32,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, Shown):
         return value.to_dict()
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 

@@ -45,10 +45,10 @@ def _branched(statements: Statements, around: frozenset[str]) -> Statements | No
     defined = set(around)
     for at, s in enumerate(statements):
         if isinstance(s, nodes.For):
-            is_lanes = not any(isinstance(one, nodes.For) for one in nodes.statements_in(s.body))
-            found = _best(statements, at, frozenset(defined), is_lanes)
-            if found is not None:
-                return found
+            is_lanes = not any(isinstance(i, nodes.For) for i in nodes.statements_in(s.body))
+            branched = _best(statements, at, frozenset(defined), is_lanes)
+            if branched is not None:
+                return branched
         if isinstance(s, nodes.For | nodes.Block):
             inner = {s.variable} if isinstance(s, nodes.For) else set[str]()
             body = _branched(s.body, frozenset(defined | inner))
@@ -112,8 +112,8 @@ def _conditions(loop: nodes.For) -> list[Scalar]:
     """The conditions by which a loop chooses values, if they hold for runs of threads; the last
     one first."""
     lets = (s for s in nodes.statements_in(loop.body) if isinstance(s, nodes.Let))
-    found = [s.value.condition for s in lets if isinstance(s.value, nodes.Choose)]
-    return [one for one in dict.fromkeys(reversed(found)) if _holds_for_runs(one)]
+    chosen = [s.value.condition for s in lets if isinstance(s.value, nodes.Choose)]
+    return list(filter(_holds_for_runs, dict.fromkeys(reversed(chosen))))
 
 
 def _holds_for_runs(condition: Scalar) -> bool:
@@ -162,9 +162,9 @@ def _assumed(statements: Statements, condition: Scalar, holds: bool) -> Statemen
         """A value or a statement without the conditions that are known."""
         if isinstance(value, nodes.Choose) and value.condition is condition:
             return value.then if holds else value.otherwise
-        own = getattr(value, "condition", None)
-        if holds and isinstance(own, Scalar):
-            left = own.parts if own.op == "and" else (own,)
+        test = getattr(value, "condition", None)
+        if holds and isinstance(test, Scalar):
+            left = test.parts if test.op == "and" else (test,)
             return replace(value, condition=conjunction(p for p in left if p not in parts))
         return value
 
@@ -190,7 +190,7 @@ def _live(statements: Sequence[nodes.Statement], read: set[str], needed: set[str
         if isinstance(s, nodes.For | nodes.Block):
             s = replace(s, body=_live(s.body, read, needed))
         elif isinstance(s, nodes.If):
-            bodies = (_live(one, read, needed) for one in (s.body, s.otherwise))
+            bodies = (_live(body, read, needed) for body in (s.body, s.otherwise))
             s = nodes.If(s.condition, *bodies)
         needed.update(_names([s]))
         kept.append(s)

@@ -15,7 +15,7 @@ from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
-from thunder_fuser.lower.scope import Found, Names, Needs, Scope, SharedMemory
+from thunder_fuser.lower.scope import Computed, Names, Needs, Scope, SharedMemory
 
 BEFORE = -1  # a nest before all others: every nest can read what was filled there
 
@@ -54,8 +54,8 @@ class Buffers:
 
     def declare(self, scope: Scope) -> None:
         """Declares an array for each buffer of the schedule."""
-        for one in self.ctx.scheduled.persistent:
-            self._declare(self.ctx.at_loops(one.point), one.memory == "shared", scope)
+        for buffer in self.ctx.scheduled.persistent:
+            self._declare(self.ctx.at_loops(buffer.point), buffer.memory == "shared", scope)
 
     def _declare(self, point: Point, shared: bool, scope: Scope) -> None:
         ctx, dtype = self.ctx, self.ctx.dtype_of(point.name)
@@ -99,14 +99,14 @@ class Buffers:
 
         The others are filled again by another branch that does the work of the same step.
         """
-        found = self._buffers.items()
-        return {p: b for p, b in found if b.filled_in is None and b.vector == vector}
+        buffers = self._buffers.items()
+        return {p: b for p, b in buffers if b.filled_in is None and b.vector == vector}
 
     # ---- filling and reading
 
-    def fill(self, point: Point, found: Found, scope: Scope, width: int = 1) -> None:
+    def fill(self, point: Point, value: Computed, scope: Scope, width: int = 1) -> None:
         """Stores an element or a vector in its buffer, if it has one that is not filled yet."""
-        ctx, (operand, needs), buffer = self.ctx, found, self._buffers.get(point)
+        ctx, (operand, needs), buffer = self.ctx, value, self._buffers.get(point)
         if buffer is None or buffer.filled_in is not None:
             return
         buffer.filled_in, dtype = self.nest, ctx.dtype_of(point.name)
@@ -116,7 +116,7 @@ class Buffers:
         kept = put if buffer.shared else Set(Lane(buffer.array, at), operand, dtype)
         scope.put(kept, needs | at.symbols)
 
-    def load_into(self, point: Point, load: Load, needs: Needs, scope: Scope) -> Found | None:
+    def load_into(self, point: Point, load: Load, needs: Needs, scope: Scope) -> Computed | None:
         """Loads a vector directly into its buffer, if it has one in registers."""
         ctx, buffer = self.ctx, self._buffers.get(point)
         if buffer is None or buffer.shared or buffer.filled_in not in (None, self.nest):
@@ -127,7 +127,7 @@ class Buffers:
             buffer.filled_in = self.nest
         return Lane(buffer.array, ctx.step, ctx.lane_symbol), needs | ctx.lane_symbol.symbols
 
-    def read(self, point: Point, scope: Scope) -> Found:
+    def read(self, point: Point, scope: Scope) -> Computed:
         """Reads the element of a buffer that an earlier nest has filled."""
         ctx, buffer, lane = self.ctx, self._buffers[point], self.ctx.lane_symbol
         if not buffer.shared:

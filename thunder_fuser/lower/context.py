@@ -273,5 +273,5 @@ def _subtracted_max(part: Part, exp: OpRecord) -> OpRecord | None:
 
 def _made_by(part: Part, reader: OpRecord, op: str) -> OpRecord | None:
     """The producer of the first operand, if it is this op."""
-    found = part.producer.get(names_of(reader)[0])
-    return found if found is not None and found.op == op else None
+    producer = part.producer.get(names_of(reader)[0])
+    return producer if producer is not None and producer.op == op else None

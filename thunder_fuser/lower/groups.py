@@ -38,7 +38,7 @@ class RowLoop:
     over: list[str] = field(default_factory=list)
 
 
-class Groups:
+class RowGroups:
     """Writes the loops over rows of one kernel; `nests` writes those over columns."""
 
     def __init__(self, nests: Nests) -> None:
@@ -92,14 +92,14 @@ class Groups:
 
     def _kept(self) -> list[str]:
         """The reductions along rows that a later loop reads."""
-        found: dict[str, None] = {}
+        kept: dict[str, None] = {}
         demand = self.ctx.demand
         for at, loop in enumerate(self.loops):
             roots = [demand.operands[name] for name in (*loop.along, *loop.over)]
             roots += [demand.results[name] for name in (*loop.full, *loop.of_rows)]
             names = [n for root in roots for n in self._reductions(root) if n not in self._over]
-            found.update(dict.fromkeys(n for n in names if self._after[n] < at))
-        return list(found)
+            kept.update(dict.fromkeys(n for n in names if self._after[n] < at))
+        return list(kept)
 
     # ---- statements
 
@@ -150,8 +150,8 @@ class Groups:
         self.values.rows_kept.update(kept)
 
     def _row(self, scope: Scope, loop: RowLoop, kept: list[str]) -> None:
-        """Writes the work on one row: its reductions and results, and the row's operands of the
-        reductions over rows, which one thread puts. kept: the reductions that later loops read."""
+        """Writes the work on one row: its reductions, its results, and (by one thread) its operands
+        of the reductions over rows. kept: the reductions that later loops read."""
         for name in loop.along:
             self.sums.declare(scope, name)
         if loop.along or loop.full:

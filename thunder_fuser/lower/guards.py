@@ -74,10 +74,10 @@ class OpenGuards:
         last."""
         ready: list[Guard] = []
         symbols = scope.symbols
-        while found := [guard for guard in self.open if guard.value.symbols <= symbols]:
-            ready.append(found[0])
-            self.open.remove(found[0])
-            symbols |= found[0].variable.symbols
+        while known := [guard for guard in self.open if guard.value.symbols <= symbols]:
+            ready.append(known[0])
+            self.open.remove(known[0])
+            symbols |= known[0].variable.symbols
         return ready
 
     def enter(self, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:

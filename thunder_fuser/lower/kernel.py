@@ -332,15 +332,15 @@ def rewritten(
     statements: Iterable[Statement], change: Callable[[Statement], Statement]
 ) -> tuple[Statement, ...]:
     """The statements, each changed after the statements in its body."""
-    made: list[Statement] = []
+    changed: list[Statement] = []
     for s in statements:
         if isinstance(s, For | Block):
             s = replace(s, body=rewritten(s.body, change))
         elif isinstance(s, If):
             bodies = rewritten(s.body, change), rewritten(s.otherwise, change)
             s = replace(s, body=bodies[0], otherwise=bodies[1])
-        made.append(change(s))
-    return tuple(made)
+        changed.append(change(s))
+    return tuple(changed)
 
 
 _WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
@@ -349,8 +349,8 @@ _WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
 @cache
 def name_fields(kind: type) -> tuple[str, ...]:
     """The fields of a node that may contain names, without the name that it defines."""
-    found = (f for f in fields(kind) if f.name != "name")
-    return tuple(f.name for f in found if any(word in str(f.type) for word in _WITH_NAMES))
+    candidates = (f for f in fields(kind) if f.name != "name")
+    return tuple(f.name for f in candidates if any(word in str(f.type) for word in _WITH_NAMES))
 
 
 def names_in(node: object) -> Iterator[str]:
@@ -360,8 +360,8 @@ def names_in(node: object) -> Iterator[str]:
     elif isinstance(node, Scalar):
         yield from node.symbols
     elif isinstance(node, tuple):
-        for one in node:
-            yield from names_in(one)
+        for item in node:
+            yield from names_in(item)
     elif not isinstance(node, Literal | None):
         for name in name_fields(type(node)):  # type: ignore[arg-type]
             yield from names_in(getattr(node, name))
@@ -432,10 +432,10 @@ def _call(node: object) -> str:
         return f"({', '.join(map(_call, node))})"
     if not is_dataclass(node) or isinstance(node, Scalar):
         return str(node)
-    given = [(f, getattr(node, f.name)) for f in fields(node) if f.name not in _HIDDEN]
+    values = [(f, getattr(node, f.name)) for f in fields(node) if f.name not in _HIDDEN]
     shown = [
         _call(value) if field.default is MISSING else f"{field.name}={_call(value)}"
-        for field, value in given
+        for field, value in values
         if value != field.default
     ]
     return f"{type(node).__name__}({', '.join(shown)})"

@@ -35,7 +35,7 @@ from thunder_fuser.ir.scalar import Scalar, conjunction
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.groups import Groups
+from thunder_fuser.lower.groups import RowGroups
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.passes import run_passes
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
@@ -62,8 +62,8 @@ def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
 def stack_bytes(kernel: nodes.Kernel) -> int:
     """The bytes of a CPU thread's arrays, all of which are on its stack."""
     inside = nodes.statements_in(kernel.body)
-    arrays = (one for one in inside if isinstance(one, nodes.Array | nodes.Words))
-    return sum(one.count * one.dtype.bytes for one in arrays)
+    arrays = (array for array in inside if isinstance(array, nodes.Array | nodes.Words))
+    return sum(array.count * array.dtype.bytes for array in arrays)
 
 
 def unfinished(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
@@ -128,12 +128,12 @@ class _Lowerer:
             self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
             for n in names
         ]
-        for number, one in enumerate(phases(self.ctx, tile)):
-            lowerer = _Lowerer(one.ctx, one.put)
-            for point, window in one.kept.items():
+        for number, phase in enumerate(phases(self.ctx, tile)):
+            lowerer = _Lowerer(phase.ctx, phase.put)
+            for point, window in phase.kept.items():
                 lowerer.values.buffers.keep(point, window)
             body += [nodes.Call("sync_threads")] * (number > 0)
-            body.append(nodes.Block(one.what, lowerer._root_body()))
+            body.append(nodes.Block(phase.what, lowerer._root_body()))
             largest = lowerer.values.largest_index
             self.values.largest_index = max(self.values.largest_index, largest)
         return body
@@ -154,7 +154,7 @@ class _Lowerer:
         if ctx.carried:
             self._walk_rows(inner)
         elif ctx.scheduled.rows:
-            Groups(self.nests).put(inner)
+            RowGroups(self.nests).put(inner)
         else:
             self._nests(inner)
         self.guards.close(inner, root)
@@ -239,8 +239,8 @@ class _Lowerer:
             if ctx.is_full(p) and demand.level[p] == number and not self._is_carried(p)
         ]
         self.values.buffers.nest = number
-        own = [name for name in reductions if name not in ctx.carried]
-        for name in own:
+        declared = [name for name in reductions if name not in ctx.carried]
+        for name in declared:
             self.sums.declare(scope, name)
         for name in scans:
             self.sums.declare_scan(scope, name)
@@ -251,7 +251,7 @@ class _Lowerer:
             self.nests.put(scope, Work())
         self.nests.put(scope, Work(reductions, results))
         self.values.put_all(looked_up, scope)
-        for name in own:
+        for name in declared:
             self.sums.reduce_block(scope, name)
 
     def _rows(self, scope: Scope, count: int) -> None:
@@ -289,11 +289,11 @@ def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
         return [], []
     full = [*demand.operands.values(), *(p for p in demand.roots if ctx.is_full(p))]
     rows = [p for n, p in demand.results.items() if p not in full and n not in ctx.carried]
-    own = [p for p in demand.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
-    loaded = [p for p in own if not part.tensors[p.name].by_value]
-    places = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in own}
-    known = [p for p in loaded if not any(_is_late(ctx, at) for at in places[p])]
-    return [p for p in known if not places[p]], [p for p in known if places[p]]
+    read = [p for p in demand.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
+    loaded = [p for p in read if not part.tensors[p.name].by_value]
+    needs = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in read}
+    known = [p for p in loaded if not any(_is_late(ctx, at) for at in needs[p])]
+    return [p for p in known if not needs[p]], [p for p in known if needs[p]]
 
 
 def _is_late(ctx: Context, element: Scalar) -> bool:
@@ -338,15 +338,15 @@ def phases(compute: Context, tile: Tile) -> list[Phase]:
     loaded = {p.name: Window(f"{p.name}_t", tile.moved) for p in tile.loads}
     kept = {compute.at_loops(p): Window(f"{p.name}_t", tile.computed) for p in tile.loads}
     put = {name: Window(f"{name}_t", tile.computed) for name in tile.stores}
-    found = [Phase("compute", compute, kept, put)]
+    listed = [Phase("compute", compute, kept, put)]
     if tile.loads:
-        found.insert(0, Phase("read", _moving(scheduled, tile, tile.loads), {}, loaded))
+        listed.insert(0, Phase("read", _moving(scheduled, tile, tile.loads), {}, loaded))
     if tile.stores:
         points = tuple(scheduled.part.demand.results[name] for name in tile.stores)
         ctx = _moving(scheduled, tile, points)
         windows = {ctx.at_loops(p): Window(f"{p.name}_t", tile.moved) for p in points}
-        found.append(Phase("write", ctx, windows, {}))
-    return found
+        listed.append(Phase("write", ctx, windows, {}))
+    return listed
 
 
 def _moving(scheduled: ScheduledFusion, tile: Tile, points: tuple[Point, ...]) -> Context:

@@ -176,8 +176,8 @@ class Nests:
     def _store_all(
         self, names: Iterable[str], condition: Scalar, outer: Scope, inner: Scope
     ) -> list[nodes.Statement]:
-        found = [self._store(name, condition, outer, inner) for name in names]
-        return [statement for after in found for statement in after]
+        stores = [self._store(name, condition, outer, inner) for name in names]
+        return [statement for after in stores for statement in after]
 
     def _store(
         self, name: str, condition: Scalar, outer: Scope, inner: Scope

@@ -34,16 +34,16 @@ def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
     Calls of one type and axis share it, because each begins with a barrier. It is placed behind the
     kernel's other arrays.
     """
-    shared, found = SharedMemory(kernel.smem_bytes), dict[tuple[DataType, str], nodes.Array]()
+    shared, scratch = SharedMemory(kernel.smem_bytes), dict[tuple[DataType, str], nodes.Array]()
 
     def passed(call: nodes.Call) -> nodes.Call:
         key, count = (call.dtype, EXCHANGES[call.function]), _exchanged(call)
-        if key not in found:
-            others = sum(dtype is call.dtype for dtype, _ in found)
+        if key not in scratch:
+            others = sum(dtype is call.dtype for dtype, _ in scratch)
             name = f"scratch_{call.dtype.short}" + f"_{others}" * bool(others)
-            found[key] = shared.array(name, call.dtype, count)
-        assert count <= found[key].count
-        return replace(call, arguments=(*call.arguments, found[key].name))
+            scratch[key] = shared.array(name, call.dtype, count)
+        assert count <= scratch[key].count
+        return replace(call, arguments=(*call.arguments, scratch[key].name))
 
     def change(s: nodes.Statement) -> nodes.Statement:
         if nodes.called(s) not in EXCHANGES:
@@ -53,7 +53,7 @@ def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
         return passed(s) if isinstance(s, nodes.Call) else s
 
     body = nodes.rewritten(kernel.body, change)
-    arrays = reversed(found.values())
+    arrays = reversed(scratch.values())
     return replace(kernel, body=(*arrays, *body), smem_bytes=shared.bytes)
 
 
@@ -131,7 +131,7 @@ def collect_accumulators(kernel: nodes.Kernel) -> nodes.Kernel:
         if not isinstance(loop, nodes.For) or loop.parallel is not ParallelType.VECTORIZE:
             return loop
         work = list(nodes.statements_in(loop.body))
-        own = {s.name for s in work if isinstance(s, nodes.Variable)}
+        declared = {s.name for s in work if isinstance(s, nodes.Variable)}
         sums = {s.target: s.op for s in work if isinstance(s, nodes.Accumulate)}
         filled = [
             s.target.array
@@ -143,7 +143,7 @@ def collect_accumulators(kernel: nodes.Kernel) -> nodes.Kernel:
             accumulators=tuple(
                 (op, variables[name])
                 for name, op in sums.items()
-                if isinstance(name, str) and name not in own
+                if isinstance(name, str) and name not in declared
             ),
             streams=tuple(streams[name] for name in filled if name in streams),
         )
@@ -161,6 +161,6 @@ CPU_PASSES: tuple[Callable[[nodes.Kernel], nodes.Kernel], ...] = (
 
 def run_passes(kernel: nodes.Kernel, is_cpu: bool) -> nodes.Kernel:
     """Runs the passes for a target."""
-    for one in CPU_PASSES if is_cpu else GPU_PASSES:
-        kernel = one(kernel)
+    for run in CPU_PASSES if is_cpu else GPU_PASSES:
+        kernel = run(kernel)
     return kernel

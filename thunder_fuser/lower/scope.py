@@ -18,7 +18,7 @@ ROOT = "@root"
 ROW = "@row"
 
 Needs = frozenset[str]  # the symbols that a value depends on
-Found = tuple[Operand, Needs]
+Computed = tuple[Operand, Needs]
 NONE: Needs = frozenset()
 
 
@@ -29,7 +29,7 @@ class Scope:
     symbols: frozenset[str]
     parent: Scope | None = None
     statements: list[Statement] = field(default_factory=list)
-    values: dict[Hashable, Found] = field(default_factory=dict)
+    values: dict[Hashable, Computed] = field(default_factory=dict)
     definitions: dict[str, Let | Words] = field(default_factory=dict)
     condition: Scalar | None = None  # if this block is the body of an If: the If's
 
@@ -37,7 +37,7 @@ class Scope:
         """A new block inside this one, with more symbols."""
         return Scope(self.symbols | frozenset(symbols), self)
 
-    def find(self, key: Hashable) -> Found | None:
+    def find(self, key: Hashable) -> Computed | None:
         """A value held here or in an enclosing block, with the symbols it depends on."""
         return next((s.values[key] for s in self._outwards() if key in s.values), None)
 
@@ -59,12 +59,12 @@ class Scope:
         scope = self if needs is None else self.home(needs)
         scope.statements.append(statement)
 
-    def keep(self, key: Hashable, found: Found) -> Found:
+    def keep(self, key: Hashable, value: Computed) -> Computed:
         """Stores a value under a key in the outermost block with the symbols it depends on."""
-        self.home(found[1]).values[key] = found
-        return found
+        self.home(value[1]).values[key] = value
+        return value
 
-    def define(self, value: Let | Words, needs: Needs) -> Found:
+    def define(self, value: Let | Words, needs: Needs) -> Computed:
         """Puts a definition into its home unless it is there. Returns (its name, its needs).
 
         VerifyError if the name has another definition there.

@@ -49,7 +49,7 @@ def with_free_sizes(scheduled: ScheduledFusion) -> ScheduledFusion:
         scheduled,
         part=free,
         transforms=tuple(_transform(scheduled, free, t) for t in scheduled.transforms),
-        persistent=tuple(replace(one, point=moved[one.point]) for one in scheduled.persistent),
+        persistent=tuple(replace(kept, point=moved[kept.point]) for kept in scheduled.persistent),
         tile=tile and replace(tile, loads=tuple(moved[point] for point in tile.loads)),
     )
 
@@ -80,15 +80,15 @@ def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
     return lanes or (scheduled.params.inner and axis.extent.value <= SHORT_LOOP)
 
 
-def _transform(scheduled: ScheduledFusion, free: Part, made: Transform) -> Transform:
-    """The transform with Sized numbers: the length of a run of partial results, or a shift."""
-    if not isinstance(made, Split):
-        return made
-    if made.shift is not None:
-        return replace(made, shift=row_shift(free, tuple(made.axis.split("*")), made.factor))
-    if free.chunked is not None and made.axis + ".o" == runs_loop(scheduled.loop):
-        return replace(made, factor=sized("run", made.factor))
-    return made
+def _transform(scheduled: ScheduledFusion, free: Part, step: Transform) -> Transform:
+    """The step with Sized numbers: the length of a run of partial results, or a shift."""
+    if not isinstance(step, Split):
+        return step
+    if step.shift is not None:
+        return replace(step, shift=row_shift(free, tuple(step.axis.split("*")), step.factor))
+    if free.chunked is not None and step.axis + ".o" == runs_loop(scheduled.loop):
+        return replace(step, factor=sized("run", step.factor))
+    return step
 
 
 # ---- the sizes of axes
@@ -111,24 +111,24 @@ def _cut(part: Part) -> set[str]:
     """Last axes that are sliced or padded. Their sizes stay constants, since places in them are
     constants too. So the compiler knows what they select, as the halves of a rotary embedding.
     """
-    found: set[str] = set()
+    cut: set[str] = set()
     for expr in part.exprs:
         if expr.op in ("slice", "pad"):
             views = (part.tensors[name] for name in (*names_of(expr), *expr.outputs))
             last = [view.domain.no_reductions[-1] for view in views if view.shape]
             if len({axis.extent for axis in last}) > 1:
-                found |= {part.domain_map.axis(axis) for axis in last}
-    return found
+                cut |= {part.domain_map.axis(axis) for axis in last}
+    return cut
 
 
 def _products(part: Part) -> dict[str, tuple[str, ...]]:
     """{axis: the axes whose product it is, by the reshapes of the part}"""
-    found: dict[str, tuple[str, ...]] = {}
+    products: dict[str, tuple[str, ...]] = {}
     for expr in part.exprs:
         for whole, pieces in _reshaped(part, expr) if expr.op == "reshape" else ():
-            if whole not in found and whole not in _pieces(pieces, found):
-                found[whole] = pieces
-    return found
+            if whole not in products and whole not in _pieces(pieces, products):
+                products[whole] = pieces
+    return products
 
 
 def _reshaped(part: Part, expr: OpRecord) -> list[tuple[str, tuple[str, ...]]]:
@@ -138,13 +138,13 @@ def _reshaped(part: Part, expr: OpRecord) -> list[tuple[str, tuple[str, ...]]]:
     """
     views = [part.tensors[name] for name in (names_of(expr)[0], expr.outputs[0])]
     source, out = ([part.domain_map.axis(a) for a in v.domain.no_reductions] for v in views)
-    found = []
+    pairs = []
     for before, after in groups(*(view.sizes for view in views)):
         sides = tuple(source[at] for at in before), tuple(out[at] for at in after)
         whole, pieces = reversed(sides) if len(after) == 1 else sides
         if len(whole) == 1:
-            found.append((whole[0], pieces))
-    return found
+            pairs.append((whole[0], pieces))
+    return pairs
 
 
 def _pieces(names: tuple[str, ...], parts: Mapping[str, tuple[str, ...]]) -> set[str]:
@@ -191,7 +191,7 @@ def _strides(part: Part, view: TensorView) -> tuple[int, ...]:
 def _points(part: Part, free: Part, scheduled: ScheduledFusion) -> Mapping[Point, Point]:
     """{point of the schedule: the same point with Sized numbers}; both parts list them in the same
     order."""
-    wanted = [one.point for one in scheduled.persistent]
+    wanted = [buffer.point for buffer in scheduled.persistent]
     wanted += scheduled.tile.loads if scheduled.tile else ()
     plain = all(at.op == "sym" or at is const(0) for point in wanted for at in point.index)
     if plain and all(point.condition.is_const for point in wanted):

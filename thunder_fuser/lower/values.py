@@ -25,7 +25,7 @@ from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.guards import whole_steps
-from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, SharedMemory
+from thunder_fuser.lower.scope import NONE, ROOT, Computed, Names, Needs, Scope, SharedMemory
 from thunder_fuser.schedule.axes import is_vector
 
 DOUBLE = DataType.Double
@@ -93,20 +93,20 @@ class Values:
                     stack.extend((read, False) for read in reversed(demand.reads.get(at, ())))
         return list(order)
 
-    def _get(self, point: Point, scope: Scope) -> Found:
-        found = scope.find(point)
-        if found is not None:
-            return found
+    def _get(self, point: Point, scope: Scope) -> Computed:
+        value = scope.find(point)
+        if value is not None:
+            return value
         if self.buffers.has(point):
             return self.buffers.read(point, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.demand.operands:
             return scope.keep(point, self._joined(point, scope))
-        found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
-        self.buffers.fill(point, (found[0], found[1] | {self.ctx.home}), scope)
-        return scope.keep(point, found)
+        value = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
+        self.buffers.fill(point, (value[0], value[1] | {self.ctx.home}), scope)
+        return scope.keep(point, value)
 
-    def _joined(self, point: Point, scope: Scope) -> Found:
+    def _joined(self, point: Point, scope: Scope) -> Computed:
         """The result of a reduction whose nest is done, or a scan's element in this step."""
         ctx, name = self.ctx, point.name
         if ctx.part.producer[name].row.kind is OpKind.SCAN:
@@ -136,13 +136,13 @@ class Values:
     def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, Needs]:
         """(A position or condition with looked-up elements as variables, its needs)."""
         needs, names = at.symbols, dict[Scalar, Scalar]()
-        for one in sorted(at.elements, key=lambda element: element.sort_key):
-            found = scope.find(one) or scope.keep(one, self._checked(one, scope))
-            names[one] = symbol(str(found[0]), one.lo, one.hi)
-            needs |= found[1]
+        for element in sorted(at.elements, key=lambda element: element.sort_key):
+            held = scope.find(element) or scope.keep(element, self._checked(element, scope))
+            names[element] = symbol(str(held[0]), element.lo, element.hi)
+            needs |= held[1]
         return at.with_elements(names), needs
 
-    def _checked(self, element: Scalar, scope: Scope) -> Found:
+    def _checked(self, element: Scalar, scope: Scope) -> Computed:
         """The variable with a looked-up element, which is checked where the variable is defined."""
         tensor, (condition, *index) = str(element.args[0]), element.parts
         operand, needs = self._get(Point(tensor, tuple(index), condition), scope)
@@ -164,15 +164,15 @@ class Values:
 
     def _access(
         self, position: Scalar, condition: Scalar, scope: Scope
-    ) -> tuple[Scalar, Scalar, Needs]:
-        """`_place` for both parts of an access, and the needs of both together."""
+    ) -> tuple[tuple[Scalar, Scalar], Needs]:
+        """`_place` for the position and the condition of an access, and the needs of both."""
         position, needs = self._place(position, scope)
         condition, more = self._place(condition, scope)
-        return position, condition, needs | more
+        return (position, condition), needs | more
 
     # ---- loads
 
-    def _load(self, point: Point, scope: Scope) -> Found:
+    def _load(self, point: Point, scope: Scope) -> Computed:
         view = self.ctx.part.tensors[point.name]
         if view.by_value:
             return self._by_value(point, scope)
@@ -187,11 +187,11 @@ class Values:
             needs = ring.first.symbols | ring.at.symbols | ring.condition.symbols
             name = self.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
             return self._lane_of(scope.define(nodes.Let(name, ring.dtype, ring, ring.width), needs))
-        position, condition, needs = self._access(position, point.condition, scope)
+        (position, condition), needs = self._access(position, point.condition, scope)
         load = nodes.Load(view.name, position, view.dtype, 1, condition)
         return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
 
-    def _by_value(self, point: Point, scope: Scope) -> Found:
+    def _by_value(self, point: Point, scope: Scope) -> Computed:
         """A number that is a kernel's argument. Narrow floats are passed as float."""
         view = self.ctx.part.tensors[point.name]
         if not view.dtype.is_narrow:
@@ -199,12 +199,12 @@ class Values:
         value = nodes.Math("cast", (view.name,), (DataType.Float,), view.dtype)
         return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, value), NONE)
 
-    def _lane_of(self, vector: Found) -> Found:
+    def _lane_of(self, vector: Computed) -> Computed:
         """This lane's element of a vector."""
         lane = self.ctx.lane_symbol
         return nodes.Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
 
-    def _every_second(self, point: Point, position: Scalar, scope: Scope) -> Found | None:
+    def _every_second(self, point: Point, position: Scalar, scope: Scope) -> Computed | None:
         """Every second element as one lane of a vector twice as long. The lanes of even and of odd
         elements share that vector's load.
 
@@ -216,11 +216,11 @@ class Values:
             itemsize=ctx.dtype_of(point.name).bytes, alignment=ctx.alignment(point.name),
         )
         starts = {place: position - lane * 2 - place for place in (0, 1)}
-        place = next((one for one, start in starts.items() if fits(start + lane)), None)
+        place = next((at for at, start in starts.items() if fits(start + lane)), None)
         whole = ctx.width > 1 and ctx.loops.edge is None and ctx.elements(point.name) % width == 0
         if place is None or not whole:
             return None
-        base, condition, needs = self._access(starts[place], point.condition, scope)
+        (base, condition), needs = self._access(starts[place], point.condition, scope)
         load = nodes.Load(point.name, base, ctx.dtype_of(point.name), width, condition)
         name = self.name(f"{point.name}_w", (base, condition))
         scope.define(nodes.Let(name, load.dtype, load, width), needs)
@@ -246,9 +246,9 @@ class Values:
         first, dtype = position - moving[0][0], self.ctx.dtype_of(point.name)
         return nodes.RingLoad(point.name, first, start % size, size.value, dtype, width, condition)
 
-    def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
+    def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Computed:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        base, condition, needs = self._access(position - ctx.lane_symbol, point.condition, scope)
+        (base, condition), needs = self._access(position - ctx.lane_symbol, point.condition, scope)
         # Past the end of a row comes another row, which the lanes' work ignores.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
         load = nodes.Load(
@@ -274,7 +274,7 @@ class Values:
 
     # ---- math
 
-    def _compute(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+    def _compute(self, point: Point, expr: OpRecord, scope: Scope) -> Computed:
         kind = expr.row.kind
         if kind is OpKind.INDEX:
             # The index is checked even if the place does not matter, as in an expanded source.
@@ -291,20 +291,20 @@ class Values:
 
     def _put(
         self, point: Point, expr: OpRecord, value: nodes.Value, needs: Needs, scope: Scope
-    ) -> Found:
+    ) -> Computed:
         """Defines a variable for the value of a point. expr: for the comment."""
         name, dtype = self.name(self.ctx.local(point.name), point), self.ctx.dtype_of(point.name)
         return scope.define(nodes.Let(name, dtype, value, comment=sizeless_text(expr)), needs)
 
     def _operands(self, point: Point, expr: OpRecord, scope: Scope) -> tuple[Operands, Needs]:
         reads = iter(self.ctx.demand.reads[point])
-        found = [
+        values = [
             (o, NONE) if isinstance(o, Literal) else self._get(next(reads), scope)
             for o in expr.inputs
         ]
-        return tuple(f[0] for f in found), NONE.union(*(f[1] for f in found))
+        return tuple(f[0] for f in values), NONE.union(*(f[1] for f in values))
 
-    def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+    def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Computed:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.dtype_of(point.name)
         types = self.ctx.operand_types(expr, dtype)
@@ -373,15 +373,15 @@ class Values:
         scope.define(nodes.Let(name, dtype, size), NONE)
         return nodes.Math("mul" if inverts else "truediv", (x, name), types, dtype), name
 
-    def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+    def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Computed:
         dtype = self.ctx.dtype_of(point.name)
         if expr.op == "size":
             extent = self.ctx.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
             return self._put(point, expr, nodes.IndexValue(extent, dtype), NONE, scope)
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
-            given = self.ctx.dtype_of(expr.inputs[0])
-            value: nodes.Value = nodes.Math("cast", operands[:1], (given,), dtype)
+            source_type = self.ctx.dtype_of(expr.inputs[0])
+            value: nodes.Value = nodes.Math("cast", operands[:1], (source_type,), dtype)
             return self._put(point, expr, value, needs, scope)
         index, more = self._place(point.index[0], scope)
         start, step = (o.value if isinstance(o, Literal) else None for o in operands)
@@ -401,16 +401,16 @@ class Values:
         at, scaled, moved = (
             self.name(f"{point.name}_{word}", point) for word in ("at", "by", "to")
         )
-        made: tuple[tuple[str, nodes.Value], ...] = (
+        steps: tuple[tuple[str, nodes.Value], ...] = (
             (at, nodes.IndexValue(index, DOUBLE)),
             (scaled, nodes.Math("mul", (at, step), types, DOUBLE)),
             (moved, nodes.Math("add", (scaled, start), types, DOUBLE)),
         )
-        for name, value in made:
+        for name, value in steps:
             scope.define(nodes.Let(name, DOUBLE, value), needs)
         return nodes.Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
 
-    def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+    def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Computed:
         view = self.ctx.part.tensors[point.name]
         operands, needs = self._operands(point, expr, scope)
         position, words = linear(point.index, view.shape), None
@@ -440,20 +440,20 @@ class Values:
         scope.define(nodes.Words(name, stream, first, count, view.dtype), needs | first.symbols)
         return nodes.Lane(name, lane + first % view.dtype.random_share)
 
-    def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+    def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Computed:
         """A moved element is the element itself. pad and cat choose by index."""
         reads = self.ctx.demand.reads[point]
         dtype = self.ctx.dtype_of(point.name)
         if expr.op not in ("pad", "cat"):
             return self._get(reads[0], scope)
-        found = [self._get(read, scope) for read in reads]
+        values = [self._get(read, scope) for read in reads]
         where = [a.condition for a in accesses(expr, point.index, self.ctx.part.tensors)]
         if expr.op == "pad":
             value = Literal.of(expr.attr("value") or 0)  # type: ignore[arg-type]
-            found.append((value, NONE))
+            values.append((value, NONE))
             where.append(const(1))
-        result, needs = found[-1]
-        for (operand, symbols), when in zip(found[-2::-1], where[-2::-1], strict=True):
+        result, needs = values[-1]
+        for (operand, symbols), when in zip(values[-2::-1], where[-2::-1], strict=True):
             condition, more = self._place(when, scope)
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))

@@ -36,7 +36,7 @@ def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Declared:
     """A name: its declaration, whether threads of a block differ in its value, and its bounds."""
 
     declared: Declaration
@@ -44,7 +44,7 @@ class _Known:
     bounds: Scalar | None = None
 
 
-Names = dict[str, _Known]
+Names = dict[str, _Declared]
 
 
 class _Verifier:
@@ -58,7 +58,7 @@ class _Verifier:
         self.kernel = kernel
         (x, y), grid = kernel.threads, kernel.grid
         self.extents = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
-        self.names: Names = {p.name: _Known(p) for p in kernel.parameters}
+        self.names: Names = {p.name: _Declared(p) for p in kernel.parameters}
         self.where: tuple[Scalar, ...] = ()
         self.varying = ""
         self.wrong: dict[int, list[str]] = {}
@@ -101,10 +101,10 @@ class _Verifier:
                 self.refuse(f"{s.name} is defined twice")
             here.add(s.name)
             if isinstance(s, nodes.Let):
-                self.names[s.name] = _Known(s, self.varies, self.let_bounds(s))
+                self.names[s.name] = _Declared(s, self.varies, self.let_bounds(s))
             else:  # values in a thread's own memory count as different
                 is_shared = isinstance(s, nodes.Array) and s.shared_offset is not None
-                self.names[s.name] = _Known(s, not is_shared)
+                self.names[s.name] = _Declared(s, not is_shared)
 
     def let_bounds(self, let: nodes.Let) -> Scalar | None:
         """The name as a symbol with the bounds of its value, if that is an index."""
@@ -144,7 +144,7 @@ class _Verifier:
         for name in (loop.extent, *(v.name for _, v in loop.accumulators), *loop.streams):
             self.read(name)
         varies, last = self.varies, self.bounded(loop.extent).hi - 1
-        known = _Known(loop, varies, symbol(loop.variable, 0, last))
+        known = _Declared(loop, varies, symbol(loop.variable, 0, last))
         streams = {f"{name}_v": self.names[name] for name in loop.streams if name in self.names}
         names = {**self.names, **streams, loop.variable: known}
         self.inside_of(f"{loop.variable} < {loop.extent}" if varies else "", (), loop.body, names)
@@ -175,8 +175,8 @@ class _Verifier:
             for name in node.symbols:
                 self.known(name)
         elif isinstance(node, tuple):
-            for one in node:
-                self.read(one)
+            for item in node:
+                self.read(item)
         elif not isinstance(node, Literal | None):
             for name in nodes.name_fields(type(node)):  # type: ignore[arg-type]
                 self.read(getattr(node, name))
@@ -190,19 +190,19 @@ class _Verifier:
                 self.inside(node.buffer, node.position, node.width)
 
     def known(self, name: str) -> None:
-        found = self.names.get(name)
-        if found is not None:
-            self.varies |= found.varies
+        entry = self.names.get(name)
+        if entry is not None:
+            self.varies |= entry.varies
         elif name:
             self.refuse(f"{name} is not defined here")
 
     def written(self, name: str) -> None:
         """Checks a name that a statement writes."""
-        found = self.names.get(name)
-        if found is None:
+        entry = self.names.get(name)
+        if entry is None:
             return
-        is_input = isinstance(found.declared, nodes.Parameter) and found.declared.kind != "output"
-        if is_input or isinstance(found.declared, nodes.Let | nodes.For):
+        is_input = isinstance(entry.declared, nodes.Parameter) and entry.declared.kind != "output"
+        if is_input or isinstance(entry.declared, nodes.Let | nodes.For):
             self.refuse(f"{name} is written, but is no variable, array or result")
 
     # ---- bounds
@@ -211,19 +211,19 @@ class _Verifier:
         """Checks the index of an array, and that of a vector."""
         if lane.at is not None:
             self.inside(lane.array, lane.at)
-        found = self.names.get(lane.array)
+        entry = self.names.get(lane.array)
         if (
             lane.lane is not None
-            and found is not None
-            and isinstance(found.declared, nodes.Array | nodes.Let)
+            and entry is not None
+            and isinstance(entry.declared, nodes.Array | nodes.Let)
         ):
-            self.within(f"{lane.array}'s lane", lane.lane, 1, found.declared.width)
+            self.within(f"{lane.array}'s lane", lane.lane, 1, entry.declared.width)
 
     def inside(self, array: str, at: Scalar, width: int = 1) -> None:
         """Checks `width` elements of an array, from `at` on."""
-        found = self.names.get(array)
-        if found is not None and isinstance(found.declared, nodes.Array):
-            self.within(array, at, width, found.declared.count)
+        entry = self.names.get(array)
+        if entry is not None and isinstance(entry.declared, nodes.Array):
+            self.within(array, at, width, entry.declared.count)
 
     def within(self, what: str, at: Scalar, width: int, count: int) -> None:
         known = self.bounded(at)
@@ -233,9 +233,9 @@ class _Verifier:
 
     def bounded(self, at: Scalar) -> Scalar:
         """The index, with the bounds that its names have here."""
-        found: Mapping[str, Scalar] = {
+        bounds: Mapping[str, Scalar] = {
             name: known.bounds
             for name in at.symbols
             if (known := self.names.get(name)) is not None and known.bounds is not None
         }
-        return at.substitute(found) if found else at
+        return at.substitute(bounds) if bounds else at

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify
-from thunder_fuser.presegment.compute_once import compute_once
+from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
+from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
-from thunder_fuser.presegment.one_order import in_one_order
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance
 from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
-from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
     join_one_plus_tanh,
@@ -26,7 +25,8 @@ from thunder_fuser.presegment.simplify import (
     remove_trivial_reductions,
     share_results,
 )
-from thunder_fuser.presegment.wide_joins import remove_exact_roundings, widen_joins
+from thunder_fuser.presegment.unify_memory_order import unify_memory_order
+from thunder_fuser.presegment.unroll_short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.target import Target
 
 Pass = Callable[[Fusion], Fusion]
@@ -53,9 +53,9 @@ PRESEGMENT: tuple[Pass, ...] = (
 # These depend on how many blocks a device holds, on the memory of a block, and on prices.
 FOR_A_TARGET: tuple[TargetPass, ...] = (
     two_stage_reductions,
-    in_one_order,
+    unify_memory_order,
     rfactor,
-    compute_once,
+    materialize_broadcasts,
     one_pass_variance,
 )
 
@@ -68,15 +68,15 @@ def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
     """Runs the passes in order. The result of each one is verified; an error names the pass."""
     fusion = verify(fusion, after="specialise")
     left_out = LOOK_AROUND if options.repeatable else REPEATABLE_ONLY
-    for one in (one for one in PRESEGMENT if one not in left_out):
-        fusion = _verified(one.__name__, fusion, one(fusion))
+    for run in (run for run in PRESEGMENT if run not in left_out):
+        fusion = _verified(run.__name__, fusion, run(fusion))
     return fusion
 
 
 def run_target_passes(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """Runs the passes that depend on the target, after the others."""
-    for one in FOR_A_TARGET:
-        fusion = _verified(one.__name__, fusion, one(fusion, target, options))
+    for run in FOR_A_TARGET:
+        fusion = _verified(run.__name__, fusion, run(fusion, target, options))
     return fusion
 
 

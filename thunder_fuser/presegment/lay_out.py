@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
@@ -25,15 +26,15 @@ from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import strided
 
 
-def laid_out(fusion: Fusion) -> list[str]:
+def with_set_layout(fusion: Fusion) -> list[str]:
     """The tensors whose layouts the definition sets."""
-    found = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
-    return list(dict.fromkeys(found))
+    names = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
+    return list(dict.fromkeys(names))
 
 
 def lay_out(fusion: Fusion) -> Fusion:
     """The fusion without LAYOUT records, on tensors that strides describe."""
-    domains = {name: fusion.tensors[name].domain for name in laid_out(fusion)}
+    domains = {name: fusion.tensors[name].domain for name in with_set_layout(fusion)}
     return define(tuple(on_storage(fusion.definition, domains))) if domains else fusion
 
 
@@ -43,18 +44,18 @@ def on_storage(
     """The records without LAYOUT, which read and write the storage of these domains instead."""
     records = [record for record in records if record.op not in LAYOUT]
     results = {name for r in records if r.op == "add_output" for name in names_of(r)}
-    stands: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     for record in records:
         if record.op == "define_tensor":
             yield from _input(record, domains.get(record.outputs[0]))
         elif record.op == "add_output":
-            yield from _output(record, domains, stands)
+            yield from _output(record, domains, replaced)
         else:
-            yield rename(record, stands)
+            yield rename(record, replaced)
             for name in (name for name in record.outputs if name in domains):
-                made = _intermediate(name, domains[name], name in results)
-                yield from made.records
-                stands[name] = made.last
+                stored = _intermediate(name, domains[name], name in results)
+                yield from stored.records
+                replaced[name] = stored.last
 
 
 def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
@@ -64,19 +65,19 @@ def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
     (name,) = record.outputs
     shape = [axis.extent for axis in domain.no_reductions]
     sizes = tuple(size.value for size in binding.allocation_sizes(domain, shape))
-    given = strided(record, sizes, record.attr("strides"))
+    storage = strided(record, sizes, record.attr("strides"))
     logical = from_storage(domain, Chain(f"{name}.storage", "from"))
-    return [replace(given, outputs=(f"{name}.storage",)), *logical.named(name)]
+    return [replace(storage, outputs=(f"{name}.storage",)), *logical.named(name)]
 
 
 def _output(
-    record: OpRecord, domains: Mapping[str, TensorDomain], stands: Mapping[str, str]
+    record: OpRecord, domains: Mapping[str, TensorDomain], replaced: Mapping[str, str]
 ) -> list[OpRecord]:
     """A result in the layout of its own domain, or of the input that it is written into."""
     (name,) = names_of(record)
     alias = record.attr("alias")
     domain = domains.get(name if alias is None else str(alias))
-    source = stands.get(name, name)
+    source = replaced.get(name, name)
     if domain is None or not domain.transforms:
         return [replace(record, inputs=(source,))]
     storage = to_storage(domain, Chain(source, "to"))
@@ -99,7 +100,7 @@ def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
 
 def to_storage(domain: TensorDomain, chain: Chain) -> Chain:
     """Adds logical -> memory. A split is a reshape, after a pad where it does not divide."""
-    for transform, before, after in _steps(domain):
+    for transform, (before, after) in _steps(domain):
         sizes, padded = _sizes(before), _padded(transform, before, after)
         if isinstance(transform, Reorder):
             chain.add("permute", dims=_places(after, before))
@@ -118,7 +119,7 @@ def from_storage(domain: TensorDomain, chain: Chain) -> Chain:
     places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
     if places != tuple(range(len(places))):
         chain.add("permute", dims=places)
-    for transform, before, after in reversed(_steps(domain)):
+    for transform, (before, after) in reversed(_steps(domain)):
         sizes, padded = _sizes(before), _padded(transform, before, after)
         if isinstance(transform, Reorder):
             chain.add("permute", dims=_places(before, after))
@@ -129,14 +130,10 @@ def from_storage(domain: TensorDomain, chain: Chain) -> Chain:
     return chain
 
 
-def _steps(domain: TensorDomain) -> list[tuple[Transform, Domain, Domain]]:
+def _steps(domain: TensorDomain) -> list[tuple[Transform, tuple[Domain, Domain]]]:
     """The transforms, each with the axes before and after it."""
-    steps: list[tuple[Transform, Domain, Domain]] = []
-    axes = domain.no_reductions
-    for transform in domain.transforms:
-        steps.append((transform, axes, apply(axes, transform)))
-        axes = steps[-1][2]
-    return steps
+    axes = accumulate(domain.transforms, apply, initial=domain.no_reductions)
+    return list(zip(domain.transforms, pairwise(axes), strict=True))
 
 
 def _places(axes: Domain, among: Domain) -> tuple[int, ...]:

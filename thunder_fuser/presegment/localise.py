@@ -31,7 +31,7 @@ from thunder_fuser.ir.layouts import Sharding, local_domain
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.placements import Step, steps
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of, record_text
-from thunder_fuser.presegment.lay_out import laid_out, on_storage
+from thunder_fuser.presegment.lay_out import on_storage, with_set_layout
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided
 
@@ -44,7 +44,7 @@ def localise(fusion: Fusion) -> Fusion:
     mesh = mesh_of(fusion)
     if mesh is None:
         return fusion
-    domains = {name: local_domain(fusion.tensors[name]) for name in laid_out(fusion)}
+    domains = {name: local_domain(fusion.tensors[name]) for name in with_set_layout(fusion)}
     local = _Localiser(fusion, mesh, place(fusion))
     return define(tuple(on_storage(local.records(), domains)))
 
@@ -54,7 +54,7 @@ class _Localiser:
 
     def __init__(self, fusion: Fusion, mesh: Mesh, placed: Placed) -> None:
         self.fusion, self.mesh, self.placed = fusion, mesh, placed
-        self.spread = {name: one.axes for name, one in placed.places.items()}
+        self.spread = {name: placement.axes for name, placement in placed.places.items()}
 
     def records(self) -> Iterator[OpRecord]:
         yield from self._coordinates()
@@ -74,11 +74,11 @@ class _Localiser:
 
     def _coordinates(self) -> Iterator[OpRecord]:
         """A scalar for each dimension along which tensors are cut, or iota or random ones are."""
-        made = [r for r in self.placed.definition if r.op in _PLACED]
-        used = {kind for r in made for on in self.spread[r.outputs[0]] for kind in on}
+        generators = [r for r in self.placed.definition if r.op in _PLACED]
+        used = {kind for r in generators for on in self.spread[r.outputs[0]] for kind in on}
         moved = (r for r in self.placed.definition if r.op == "redistribute")
         used |= {step.on for r in moved for step in self._steps(r) if step.op == "cut"}
-        for kind in sorted(used, key=lambda one: one.value):
+        for kind in sorted(used, key=lambda dimension: dimension.value):
             attrs = (("dtype", DataType.Int), ("coordinate", (self.mesh.nested, kind.value)))
             yield OpRecord("define_scalar", (), (_coordinate(kind),), attrs)
 

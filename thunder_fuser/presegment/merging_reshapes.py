@@ -35,7 +35,7 @@ from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.presegment.rewrite import with_attrs
 
 Sizes = tuple[int, ...]
-Groups = tuple[Sizes, ...]  # for each merged axis, the sizes of the axes that it merges
+AxisGroups = tuple[Sizes, ...]  # for each merged axis, the sizes of the axes that it merges
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Merged:
     """The reshape of a value, `fine`, that merges groups of its axes."""
 
     fine: str
-    groups: Groups
+    groups: AxisGroups
 
     @property
     def sizes(self) -> Sizes:
         return tuple(prod(group) for group in self.groups)
 
 
-def _fine_sizes(groups: Groups) -> Sizes:
+def _fine_sizes(groups: AxisGroups) -> Sizes:
     return tuple(size for group in groups for size in group)
 
 
@@ -64,9 +64,9 @@ def move_merging_reshapes(fusion: Fusion) -> Fusion:
     return define(tuple(mover.records)) if mover.moved else fusion
 
 
-def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
+def groups_of(fine: Sizes, merged: Sizes) -> AxisGroups | None:
     """The neighbouring fine axes that each merged axis merges; None if the sizes do not match."""
-    found: list[Sizes] = []
+    groups: list[Sizes] = []
     at = 0
     for size in merged:
         end = at + 1
@@ -74,9 +74,9 @@ def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
             end += 1
         if end > len(fine) or prod(fine[at:end]) != size:
             return None
-        found.append(fine[at:end])
+        groups.append(fine[at:end])
         at = end
-    return tuple(found) if at == len(fine) else None
+    return tuple(groups) if at == len(fine) else None
 
 
 def _near_reductions(fusion: Fusion) -> set[str]:
@@ -107,7 +107,7 @@ class _Mover:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion, self.near = fusion, _near_reductions(fusion)
         self._sizes = {name: _known_sizes(fusion, name) for name in fusion.tensors}
-        self.known: dict[Sizes, Groups] = {}
+        self.known: dict[Sizes, AxisGroups] = {}
         for record in fusion.exprs:
             if record.op == "reshape" and record.outputs[0] in self.near:
                 fine, merged = (self._sizes[n] for n in (*names_of(record), *record.outputs))
@@ -131,7 +131,7 @@ class _Mover:
             self.records.append(record)
 
     def _is_moved(self, record: OpRecord) -> bool:
-        """True if a fine value stands for the result."""
+        """True if a fine value replaces the result."""
         kind = record.row.kind
         if kind is OpKind.REDUCTION or not self._reduced.isdisjoint(names_of(record)):
             self._reduced.update(record.outputs)
@@ -153,20 +153,20 @@ class _Mover:
     def _read_as(self, name: str, sizes: Sizes) -> str:
         """The reshape of an operand, written once."""
         if (name, sizes) not in self._reshaped:
-            made = self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
-            self._sizes[made] = sizes
-            self._write_reshape(name, made, sizes)
+            view = self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
+            self._sizes[view] = sizes
+            self._write_reshape(name, view, sizes)
         return self._reshaped[name, sizes]
 
     def _write_merged(self, names: Iterable[str]) -> None:
         """Writes the reshapes of merged values, which something needs after all."""
         for name in names:
-            one = self._merged.pop(name, None)
-            if one is not None:
-                self._write_reshape(one.fine, name, one.sizes)
+            merged = self._merged.pop(name, None)
+            if merged is not None:
+                self._write_reshape(merged.fine, name, merged.sizes)
 
     def _reshape(self, record: OpRecord) -> bool:
-        """True if the result is not computed, since a fine value stands for it."""
+        """True if the result is not computed, since a fine value replaces it."""
         (source,), (result,) = names_of(record), record.outputs
         merged = self._merged.get(source)
         fine = source if merged is None else merged.fine
@@ -194,32 +194,32 @@ class _Mover:
         if groups is None or record.op == "segment_set" or not self._is_row_major(result):
             return False
         fines = {name: self._fine(name, groups) for name in names_of(record)}
-        stands: dict[str, str] = {}
+        replaced: dict[str, str] = {}
         if None in fines.values():
             return False
         for name, sizes in fines.items():
             if name in self._merged:
-                stands[name] = self._merged[name].fine
+                replaced[name] = self._merged[name].fine
             elif sizes:
-                stands[name] = self._read_as(name, sizes)
-        made = self._made_fine(result, groups)
-        self.records.append(replace(rename(record, stands), outputs=(made,)))
+                replaced[name] = self._read_as(name, sizes)
+        fine = self._made_fine(result, groups)
+        self.records.append(replace(rename(record, replaced), outputs=(fine,)))
         return True
 
-    def _fine(self, name: str, groups: Groups) -> Sizes | None:
+    def _fine(self, name: str, groups: AxisGroups) -> Sizes | None:
         """The fine sizes of an operand; () if it has no axes, None if it has other fine axes."""
         wanted = self._sizes[name]
         if not wanted:
             return ()
-        own = tuple(
+        operand_groups = tuple(
             group if size == prod(group) else (1,) * len(group)
             for size, group in zip(wanted, groups, strict=True)
         )
         merged = self._merged.get(name)
-        is_had = name not in self._reduced if merged is None else merged.groups == own
-        return _fine_sizes(own) if is_had else None
+        is_had = name not in self._reduced if merged is None else merged.groups == operand_groups
+        return _fine_sizes(operand_groups) if is_had else None
 
-    def _made_fine(self, result: str, groups: Groups) -> str:
+    def _made_fine(self, result: str, groups: AxisGroups) -> str:
         """Notes that a fine value is computed in place of a result; returns its name."""
         fine = f"{result}.fine"
         self._merged[result] = Merged(fine, groups)
@@ -231,68 +231,68 @@ class _Mover:
     def _reduction(self, record: OpRecord) -> bool:
         """sum(x, dims=[1]), axis 1 merged of two  ->  sum(fine, dims=[1, 2])"""
         (source,), (result,) = names_of(record), record.outputs
-        one = self._merged.get(source) or self._argument(source)
-        if one is None or record.attr("chunk") is not None:
+        merged = self._merged.get(source) or self._argument(source)
+        if merged is None or record.attr("chunk") is not None:
             return False
         dims = record.ints("dims")
-        starts = list(accumulate(map(len, one.groups), initial=0))
+        starts = list(accumulate(map(len, merged.groups), initial=0))
         fine_dims = tuple(at for dim in dims for at in range(starts[dim], starts[dim + 1]))
         left = [
             (1,) * len(group) if at in dims else group
-            for at, group in enumerate(one.groups)
+            for at, group in enumerate(merged.groups)
             if at not in dims or record.attr("keepdim")
         ]
-        made = self._made_fine(result, tuple(left))
-        moved = replace(record, inputs=(one.fine,), outputs=(made,))
+        fine = self._made_fine(result, tuple(left))
+        moved = replace(record, inputs=(merged.fine,), outputs=(fine,))
         self.records.append(with_attrs(moved, dims=fine_dims))
         return True
 
     def _broadcast(self, record: OpRecord) -> bool:
         """broadcast_in_dim(x, [256, 1], [0])  ->  broadcast_in_dim(fine, [8, 32, 1], [0, 1])"""
         (source,), (result,) = names_of(record), record.outputs
-        one, sizes = self._merged.get(source), self._sizes[result]
+        merged, sizes = self._merged.get(source), self._sizes[result]
         dims = record.ints("broadcast_dims")
-        if one is None or not sizes:
+        if merged is None or not sizes:
             return False
         groups = [*self.known.get(sizes, [(size,) for size in sizes])]
-        for axis, group in zip(dims, one.groups, strict=True):
+        for axis, group in zip(dims, merged.groups, strict=True):
             if prod(group) == sizes[axis]:
                 groups[axis] = group
             elif len(group) != len(groups[axis]):
                 return False
         starts = list(accumulate(map(len, groups), initial=0))
         fine_dims = tuple(at for axis in dims for at in range(starts[axis], starts[axis + 1]))
-        made = self._made_fine(result, tuple(groups))
-        moved = replace(record, inputs=(one.fine,), outputs=(made,))
+        fine = self._made_fine(result, tuple(groups))
+        moved = replace(record, inputs=(merged.fine,), outputs=(fine,))
         shape = _fine_sizes(tuple(groups))
         self.records.append(with_attrs(moved, shape=shape, broadcast_dims=fine_dims))
         return True
 
     def _argument(self, name: str) -> Merged | None:
-        """An argument, or a cast of one, reshaped to the fine axes of merged values of its size."""
+        """Reshapes an argument, or its cast, to the fine axes of merged values of the same size."""
         groups = self.known.get(self._sizes[name])
         if groups is None:
             return None
         maker, fine = self.fusion.producer.get(name), _fine_sizes(groups)
-        given = maker.inputs[0] if maker is not None and maker.op == "cast" else name
-        if given not in self.fusion.inputs and (name, fine) not in self._reshaped:
+        source = maker.inputs[0] if maker is not None and maker.op == "cast" else name
+        if source not in self.fusion.inputs and (name, fine) not in self._reshaped:
             return None
         return Merged(self._read_as(name, fine), groups)
 
     def _output(self, record: OpRecord) -> None:
         """Returns the fine value in the merged shape, unless that is an argument or a result."""
         (name,), others = names_of(record), {*dict(record.attrs)} - {"stride_order"}
-        one = self._merged.get(name)
-        if one is None or others or not one.groups or one.fine in self._taken:
+        merged = self._merged.get(name)
+        if merged is None or others or not merged.groups or merged.fine in self._taken:
             self._write_merged([name])
             self._taken.add(name)
             self.records.append(record)
             return
         self.moved = True
-        self._taken.add(one.fine)
-        attrs: tuple[tuple[str, AttrValue], ...] = (("shape", one.sizes),)
+        self._taken.add(merged.fine)
+        attrs: tuple[tuple[str, AttrValue], ...] = (("shape", merged.sizes),)
         if record.attr("stride_order") is not None:
             order = record.ints("stride_order")
-            fine = reshaped_order(order, one.sizes, _fine_sizes(one.groups))
+            fine = reshaped_order(order, merged.sizes, _fine_sizes(merged.groups))
             attrs = (("stride_order", fine), *attrs)
-        self.records.append(replace(record, inputs=(one.fine,), attrs=attrs))
+        self.records.append(replace(record, inputs=(merged.fine,), attrs=attrs))

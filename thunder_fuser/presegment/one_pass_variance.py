@@ -77,16 +77,16 @@ class Spread:
 
 def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with such sums of squares about the first row of each run."""
-    found = [one for record in fusion.exprs if (one := _spread(fusion, record)) is not None]
-    if not found:
+    spreads = [spread for record in fusion.exprs if (spread := _spread(fusion, record)) is not None]
+    if not spreads:
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
-    made = {
-        one.record: _Writer(fusion, one, target).records()
-        for one in found
-        if _saves_a_pass(whole, one) and _is_exact(whole, one, target, options)
+    rewritten = {
+        spread.record: _SpreadWriter(fusion, spread, target).records()
+        for spread in spreads
+        if _saves_a_pass(whole, spread) and _is_exact(whole, spread, target, options)
     }
-    return remove_dead(expand(fusion, made)) if made else fusion
+    return remove_dead(expand(fusion, rewritten)) if rewritten else fusion
 
 
 # ---- which sums
@@ -97,41 +97,41 @@ def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
     if record.op != "sum" or record.attr("chunk") is None:
         return None
     places = tuple(range(len(fusion.tensors[names_of(record)[0]].shape)))
-    made = fusion.producer.get(names_of(record)[0])
-    if made is not None and made.op == "permute":
-        places = tuple(at % len(places) for at in made.ints("dims"))
-        made = fusion.producer.get(names_of(made)[0])
-    if made is None or made.op != "mul" or made.inputs[0] != made.inputs[1]:
+    maker = fusion.producer.get(names_of(record)[0])
+    if maker is not None and maker.op == "permute":
+        places = tuple(at % len(places) for at in maker.ints("dims"))
+        maker = fusion.producer.get(names_of(maker)[0])
+    if maker is None or maker.op != "mul" or maker.inputs[0] != maker.inputs[1]:
         return None
-    made = fusion.producer.get(str(made.inputs[0]))
-    if made is None or made.op != "sub" or len(names_of(made)) != len(made.inputs):
+    maker = fusion.producer.get(str(maker.inputs[0]))
+    if maker is None or maker.op != "sub" or len(names_of(maker)) != len(maker.inputs):
         return None
-    (x, mean), dims = names_of(made), (places[at] for at in sorted(record.ints("dims")))
-    found = Spread(record, x, mean, places, tuple(dims))
-    return found if _is_of_columns(fusion, found) else None
+    (x, mean), dims = names_of(maker), (places[at] for at in sorted(record.ints("dims")))
+    spread = Spread(record, x, mean, places, tuple(dims))
+    return spread if _is_of_columns(fusion, spread) else None
 
 
-def _is_of_columns(fusion: Fusion, one: Spread) -> bool:
+def _is_of_columns(fusion: Fusion, spread: Spread) -> bool:
     """True if x has all axes and the mean only the kept ones, all in the order of the result."""
-    x, mean = fusion.tensors[one.x], fusion.tensors[one.mean]
+    x, mean = fusion.tensors[spread.x], fusion.tensors[spread.mean]
     if {x.dtype, mean.dtype} != {DataType.Float} or len(x.shape) != len(mean.shape):
         return False
     axes = mean.domain.no_reductions
-    flat = all(axes[at].is_broadcast for at in one.dims)
-    alike = all(x.sizes[at] == mean.sizes[at] for at in one.kept)
+    flat = all(axes[at].is_broadcast for at in spread.dims)
+    alike = all(x.sizes[at] == mean.sizes[at] for at in spread.kept)
     whole = not any(axis.is_broadcast for axis in x.domain.no_reductions)
-    return flat and alike and whole and list(one.kept) == sorted(one.kept)
+    return flat and alike and whole and list(spread.kept) == sorted(spread.kept)
 
 
-def _saves_a_pass(whole: Part, one: Spread) -> bool:
+def _saves_a_pass(whole: Part, spread: Spread) -> bool:
     """True if the mean waits for sums over the same runs, and x can be computed at any place."""
-    own, name = whole.patterns[one.record.outputs[0]], one.record.outputs[0]
-    before = [e.outputs[0] for e in _needed(whole, one.mean) if e.attr("chunk") == one.run]
+    pattern, name = whole.patterns[spread.record.outputs[0]], spread.record.outputs[0]
+    before = [e.outputs[0] for e in _needed(whole, spread.mean) if e.attr("chunk") == spread.run]
     is_cheap = all(
         expr.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT) and expr.row.cost < EXPENSIVE
-        for expr in _needed(whole, one.x)
+        for expr in _needed(whole, spread.x)
     )
-    return is_cheap and any(whole.patterns.get(at) == own for at in before if at != name)
+    return is_cheap and any(whole.patterns.get(at) == pattern for at in before if at != name)
 
 
 def _needed(whole: Part, name: str) -> Iterator[OpRecord]:
@@ -145,71 +145,71 @@ def _needed(whole: Part, name: str) -> Iterator[OpRecord]:
             yield expr
 
 
-def _is_exact(whole: Part, one: Spread, target: Target, options: CompileOptions) -> bool:
+def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptions) -> bool:
     """True if the new sums are wider than x.
 
     On a CPU also only if the kept axes are fastest: sums of Double along a row take longer than
     reading it once more.
     """
     if target.is_cpu:
-        walked = whole.patterns[one.record.outputs[0]].walked
-        last = summed_order(whole, one.record, walked, options)[-1]
-        return last not in whole.domain_map.reduced(whole.tensors[one.record.outputs[0]])
-    made = whole.producer.get(one.x)
-    given = names_of(made) if made is not None and made.op == "cast" else ()
-    dtypes = [whole.tensors[name].dtype for name in given]
+        walked = whole.patterns[spread.record.outputs[0]].walked
+        last = summed_order(whole, spread.record, walked, options)[-1]
+        return last not in whole.domain_map.reduced(whole.tensors[spread.record.outputs[0]])
+    maker = whole.producer.get(spread.x)
+    operands = names_of(maker) if maker is not None and maker.op == "cast" else ()
+    dtypes = [whole.tensors[name].dtype for name in operands]
     return any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes)
 
 
 # ---- writing the new sums
 
 
-class _Writer:
+class _SpreadWriter:
     """The records that stand for one sum."""
 
-    def __init__(self, fusion: Fusion, one: Spread, target: Target) -> None:
-        self.one, self.made = one, list[OpRecord]()
+    def __init__(self, fusion: Fusion, spread: Spread, target: Target) -> None:
+        self.spread, self.written = spread, list[OpRecord]()
         self.wide = DataType.Double if target.is_cpu else DataType.Float
-        sizes = fusion.tensors[one.x].sizes
-        self.reduced = tuple(int(sizes[at]) for at in one.dims)
-        self.kept = tuple(int(sizes[at]) for at in one.kept)
+        sizes = fusion.tensors[spread.x].sizes
+        self.reduced = tuple(int(sizes[at]) for at in spread.dims)
+        self.kept = tuple(int(sizes[at]) for at in spread.kept)
         self.rows = prod(self.reduced)
-        self.runs = -(-self.rows // one.run)
+        self.runs = -(-self.rows // spread.run)
 
     def records(self) -> list[OpRecord]:
-        one, (name,) = self.one, self.one.record.outputs
-        x, mean = self.widened(one.x), self.widened(one.mean)
+        spread, (name,) = self.spread, self.spread.record.outputs
+        x, mean = self.widened(spread.x), self.widened(spread.mean)
         first = self.first(x)
         about = self.add("sub", x, self.of_rows(first))
         sums = self.summed(about), self.summed(self.add("mul", about, about))
         moved = self.moved(first, mean, *sums)
         if self.wide is not DataType.Float:
             self.add("cast", moved, dtype=DataType.Float)
-        return [*self.made[:-1], replace(self.made[-1], outputs=(name,))]
+        return [*self.written[:-1], replace(self.written[-1], outputs=(name,))]
 
     def add(self, op: str, *operands: str | float, **attrs: AttrValue) -> str:
         """Adds a record and returns the name of its result."""
-        made = f"{self.one.record.outputs[0]}.about{len(self.made)}"
+        result = f"{self.spread.record.outputs[0]}.about{len(self.written)}"
         inputs = tuple(a if isinstance(a, str) else Literal.of(a) for a in operands)
-        self.made.append(OpRecord(op, inputs, (made,), tuple(attrs.items())))
-        return made
+        self.written.append(OpRecord(op, inputs, (result,), tuple(attrs.items())))
+        return result
 
     def widened(self, name: str) -> str:
         return name if self.wide is DataType.Float else self.add("cast", name, dtype=self.wide)
 
     def first(self, x: str) -> str:
         """The first row of each run: [runs, *kept]"""
-        order = (*self.one.dims, *self.one.kept)
+        order = (*self.spread.dims, *self.spread.kept)
         lying = x if order == tuple(sorted(order)) else self.add("permute", x, dims=order)
         shape = (self.rows, *self.kept)
         flat = self.add("reshape", lying, new_shape=shape)
-        steps = (self.one.run, *(1 for _ in self.kept))
+        steps = (self.spread.run, *(1 for _ in self.kept))
         starts = tuple(0 for _ in shape)
         return self.add("slice", flat, start_indices=starts, end_indices=shape, strides=steps)
 
     def of_rows(self, first: str) -> str:
         """The first row of its run for every row, as x lies."""
-        run, dims = self.one.run, (0, *range(2, len(self.kept) + 2))
+        run, dims = self.spread.run, (0, *range(2, len(self.kept) + 2))
         shape = (self.runs, run, *self.kept)
         wide = self.add("broadcast_in_dim", first, shape=shape, broadcast_dims=dims)
         shape = (self.runs * run, *self.kept)
@@ -218,20 +218,20 @@ class _Writer:
             starts, ends = tuple(0 for _ in shape), (self.rows, *self.kept)
             rows = self.add("slice", rows, start_indices=starts, end_indices=ends)
         rows = self.add("reshape", rows, new_shape=(*self.reduced, *self.kept))
-        order = (*self.one.dims, *self.one.kept)
+        order = (*self.spread.dims, *self.spread.kept)
         back = tuple(order.index(at) for at in range(len(order)))
         return rows if back == tuple(range(len(order))) else self.add("permute", rows, dims=back)
 
     def summed(self, value: str) -> str:
         """The sums of runs, as the record has them."""
-        places = self.one.places
+        places = self.spread.places
         if places != tuple(range(len(places))):
             value = self.add("permute", value, dims=places)
-        return self.add("sum", value, **dict(self.one.record.attrs))
+        return self.add("sum", value, **dict(self.spread.record.attrs))
 
     def moved(self, first: str, mean: str, sums: str, squares: str) -> str:
         """squares + u * (2 * sums + u * rows of the run), u = first - mean; not below 0"""
-        columns = self.add("squeeze", mean, dims=self.one.dims)
+        columns = self.add("squeeze", mean, dims=self.spread.dims)
         flags = (True, *(False for _ in self.kept))
         u = self.add("sub", first, self.add("broadcast", columns, is_broadcast_dim=flags))
         twice, scaled = self.add("mul", sums, 2.0), self.add("mul", u, self.lengths())
@@ -240,7 +240,7 @@ class _Writer:
 
     def lengths(self) -> str | float:
         """The number of rows of each run; the last one may be short."""
-        run = self.one.run
+        run = self.spread.run
         if self.rows % run == 0:
             return float(run)
         numbers = self.add("iota", 0, 1, length=self.runs, dtype=DataType.Int)

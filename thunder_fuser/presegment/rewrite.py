@@ -24,23 +24,23 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
     The rule sees records with operands already replaced. The same Fusion is returned if no record
     changed.
     """
-    stands: dict[str, Operand] = {}
+    replaced: dict[str, Operand] = {}
     records: list[OpRecord] = []
     for record in fusion.definition:
-        record = rename(record, stands)
+        record = rename(record, replaced)
         new = rule(record) if record.op in OPS else record
         if isinstance(new, OpRecord):
             records.append(new)
         else:
-            stands[record.outputs[0]] = new
+            replaced[record.outputs[0]] = new
     return fusion if tuple(records) == fusion.definition else define(tuple(records))
 
 
-def expand(fusion: Fusion, made: Mapping[OpRecord, Iterable[OpRecord]]) -> Fusion:
+def expand(fusion: Fusion, replacements: Mapping[OpRecord, Iterable[OpRecord]]) -> Fusion:
     """The fusion with some records replaced by others; the same Fusion if none is."""
-    if not made:
+    if not replacements:
         return fusion
-    return define(tuple(new for old in fusion.definition for new in made.get(old, (old,))))
+    return define(tuple(new for old in fusion.definition for new in replacements.get(old, (old,))))
 
 
 def with_attrs(record: OpRecord, **new: AttrValue) -> OpRecord:
@@ -63,9 +63,9 @@ class Chain:
 
     def add(self, op: str, *more: Operand, **attrs: AttrValue) -> None:
         """Adds a record; `more`: operands after the first."""
-        made = f"{self._prefix}{len(self.records)}"
-        self.records.append(OpRecord(op, (self.last, *more), (made,), tuple(attrs.items())))
-        self.last = made
+        result = f"{self._prefix}{len(self.records)}"
+        self.records.append(OpRecord(op, (self.last, *more), (result,), tuple(attrs.items())))
+        self.last = result
 
     def named(self, name: str) -> list[OpRecord]:
         """The records, with `name` as the last one's result."""

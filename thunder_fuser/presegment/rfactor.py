@@ -69,9 +69,9 @@ class AxisReuse:
         for expr in whole.exprs:
             before = Axes().union(*(reduced.get(n, ()) for n in names_of(expr)))
             for name in expr.outputs:
-                own = whole.domain_map.reduced(whole.tensors[name])
-                reduced[name] = before.union(own)
-                is_again = self.is_needed_again(name, own) or not before.isdisjoint(own)
+                axes = whole.domain_map.reduced(whole.tensors[name])
+                reduced[name] = before.union(axes)
+                is_again = self.is_needed_again(name, axes) or not before.isdisjoint(axes)
                 if name in whole.patterns and is_again:
                     self.normalised.add(whole.patterns[name])
 
@@ -100,14 +100,14 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
     choice in the trace.
     """
     dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
-    if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
+    if len(dims) < 2 or not any(isinstance(axes, tuple) and len(axes) > 1 for axes in dims):
         return fusion  # no reduction is over columns and other axes
     whole = Parts(fusion).of(fusion.exprs)
     patterns = {expr: whole.patterns[expr.outputs[0]] for expr in whole.reductions}
     if len(set(patterns.values())) < 2 or has_order(whole, options):
         return fusion
     columns = _columns(whole, patterns, target, options)
-    steps = {record: _dims_apart(whole, record, own) for record, own in columns.items()}
+    steps = {record: _split_dims(whole, record, axes) for record, axes in columns.items()}
     return expand(fusion, {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()})
 
 
@@ -121,16 +121,16 @@ def _columns(
         alike.setdefault(pattern.walked, {})[pattern] = None
     # If all elements wait for a reduction, it stays as it is, and the others share its kernel.
     again = {p for r, p in plain.items() if reuse.is_needed_again(r.outputs[0], p.reduced)}
-    found: dict[Pattern, Axes] = {}
+    columns: dict[Pattern, Axes] = {}
     for over, group in (pair for same in alike.values() for pair in product(same, same)):
         shared = over.reduced & group.reduced
         if over in again or not shared or over.reduced <= group.reduced:
             continue
         if _is_worth_it(whole, group, shared, target, options):
-            found[over] = shared
+            columns[over] = shared
             if group.reduced != shared:
-                found[group] = shared
-    return {record: found[pattern] for record, pattern in plain.items() if pattern in found}
+                columns[group] = shared
+    return {record: columns[pattern] for record, pattern in plain.items() if pattern in columns}
 
 
 def _is_worth_it(
@@ -149,7 +149,7 @@ def _is_worth_it(
     )
 
 
-def _dims_apart(
+def _split_dims(
     whole: Part, record: OpRecord, columns: Axes
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The dims of the two steps: columns, then the rest as dims of the first step's result."""
@@ -159,7 +159,7 @@ def _dims_apart(
         if not axes[at].is_broadcast and whole.domain_map.axis(axes[at]) in columns
     )
     others = (at for at in record.ints("dims") if at not in first)
-    return first, tuple(at - sum(one < at for one in first) for at in others)
+    return first, tuple(at - sum(dim < at for dim in first) for at in others)
 
 
 # ---- long sums with few results
@@ -184,7 +184,7 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
     reuse = AxisReuse(whole)
-    chunks = {one: _chunk(whole, reuse, one, target, options) for one in whole.reductions}
+    chunks = {record: _chunk(whole, reuse, record, target, options) for record in whole.reductions}
     return expand(fusion, {
         record: _in_runs(fusion, whole, record, _order(whole, record, options), chunk)
         for record, chunk in chunks.items() if chunk
@@ -246,12 +246,12 @@ def _run_of_units(rows: int, units: int, blocks: int, target: Target) -> int:
 
 def _run_of_rows(whole: Part, reuse: AxisReuse, record: OpRecord, target: Target) -> int:
     """The rows of a block of inner_outer: one wave of blocks, with enough rows for their sums."""
-    own = whole.patterns[record.outputs[0]]
-    rows = size_of(whole, own.reduced)
+    pattern = whole.patterns[record.outputs[0]]
+    rows = size_of(whole, pattern.reduced)
     if target.is_cpu:
         return -(-rows // CPU_RUNS)
-    sums = sum(count for one, count in reuse.patterns.items() if one.kept == own.kept)
-    shape = row_shape(size_of(whole, own.kept), sums, target)
+    sums = sum(count for other, count in reuse.patterns.items() if other.kept == pattern.kept)
+    shape = row_shape(size_of(whole, pattern.kept), sums, target)
     return _run_of_block(rows, -(-MIN_RUN_BYTES // _itemsize(whole)), shape, target)
 
 

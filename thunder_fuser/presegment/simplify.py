@@ -34,7 +34,7 @@ from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.ir.type_rules import ValueType, types_of
 from thunder_fuser.presegment.rewrite import rewrite
 
-_ONE = frozenset([Literal.of(1), Literal.of(1.0)])
+_UNIT = frozenset([Literal.of(1), Literal.of(1.0)])
 
 
 def share_results(fusion: Fusion) -> Fusion:
@@ -55,13 +55,13 @@ def share_results(fusion: Fusion) -> Fusion:
 
 def _whole_arguments(fusion: Fusion) -> set[str]:
     """The arguments that are row-major in memory, without gaps, and are not overwritten."""
-    laid = {name for r in fusion.definition if r.op in LAYOUT for name in r.inputs}
+    with_layout = {name for r in fusion.definition if r.op in LAYOUT for name in r.inputs}
     written = {output.alias for output in fusion.outputs}
     return {
         record.outputs[0] for record in fusion.definition
         if record.op == "define_tensor" and not record.attr("is_cpu")
         and record.attr("strides") == contiguous_strides(record.ints("shape"))
-        and record.outputs[0] not in laid | written
+        and record.outputs[0] not in with_layout | written
     }  # fmt: skip
 
 
@@ -128,8 +128,8 @@ def _may_stand_for(name: str, known: Mapping[str, Number], fusion: Fusion) -> bo
         ]  # fmt: skip
         plain = [number if o == name else v for o, v in zip(record.inputs, views, strict=True)]
         types = types_of(record, plain)
-        into = [one for o, one in zip((*record.inputs, ""), types, strict=True) if o == name]
-        if types != types_of(record, views) or not all(fits(value, one) for one in into):
+        into = [wanted for o, wanted in zip((*record.inputs, ""), types, strict=True) if o == name]
+        if types != types_of(record, views) or not all(fits(value, wanted) for wanted in into):
             return False
     return True
 
@@ -145,7 +145,7 @@ def remove_empty(fusion: Fusion) -> Fusion:
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         name, named = record.outputs[0], names_of(record)
-        empty = {one for one in named if _is_empty(one, fusion)}
+        empty = {operand for operand in named if _is_empty(operand, fusion)}
         if not empty or _is_empty(name, fusion):
             return record
         if record.op == "pad":
@@ -154,7 +154,7 @@ def remove_empty(fusion: Fusion) -> Fusion:
             return replace(record, op="full", inputs=(value,), attrs=attrs)
         if record.op != "cat":
             return record
-        kept = tuple(one for one in record.inputs if one not in empty)
+        kept = tuple(operand for operand in record.inputs if operand not in empty)
         if len(kept) > 1:
             return replace(record, inputs=kept)
         is_result = name in fusion.results
@@ -229,7 +229,7 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
 
 
 def _is_free(fusion: Fusion, name: str) -> bool:
-    """True for a value without an order of its own: of pointwise work, or a reshape of such."""
+    """True if a value's order is free: pointwise work computes it, perhaps with reshapes after."""
     record = fusion.producer.get(name) if fusion.tensors[name].domain.is_row_major else None
     while record is not None and record.op == "reshape":
         record = fusion.producer.get(names_of(record)[0])
@@ -276,7 +276,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
     """
 
     def rule(record: OpRecord) -> OpRecord:
-        if record.op != "add" or _ONE.isdisjoint(record.inputs):
+        if record.op != "add" or _UNIT.isdisjoint(record.inputs):
             return record
         for name in names_of(record):
             tanh = fusion.producer.get(name)
@@ -306,5 +306,5 @@ def remove_dead(fusion: Fusion) -> Fusion:
 def _read_names(record: OpRecord) -> set[str]:
     """Every value that a record reads, in operands and in shapes."""
     sizes = [value for key, value in record.attrs if key in NAMED_ATTRS]
-    flat = [item for one in sizes for item in (one if isinstance(one, tuple) else (one,))]
+    flat = [item for size in sizes for item in (size if isinstance(size, tuple) else (size,))]
     return {word for word in (*record.inputs, *flat) if isinstance(word, str)}

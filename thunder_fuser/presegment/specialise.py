@@ -56,12 +56,12 @@ def in_streams(fusion: Fusion) -> Fusion:
         T2 = matmul(T0, T1); T2.split(0, 4, False); T2.parallelize(0, "stream")
     ->  T2 = matmul(T0, T1, streams=[0, 4]); ...
     """
-    found = products_in_streams(fusion.definition, fusion.tensors)
-    if not found:
+    products = products_in_streams(fusion.definition, fusion.tensors)
+    if not products:
         return fusion
     return define(tuple(
-        with_attrs(record, streams=_streams(found[record.outputs[0]]))
-        if record.outputs and record.outputs[0] in found else record
+        with_attrs(record, streams=_streams(products[record.outputs[0]]))
+        if record.outputs and record.outputs[0] in products else record
         for record in fusion.definition
     ))  # fmt: skip
 
@@ -92,12 +92,12 @@ def _known_scalars(fusion: Fusion, keys: Mapping[str, InputKey]) -> Mapping[str,
 
 def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
     """The symbols that stand for sizes of arguments, with their values."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, key in keys.items():
         view = fusion.tensors[name]
         for extent, size in zip(view.shape, logical_sizes(view, key), strict=True):
-            found.update(dict.fromkeys(extent.symbols, size))
-    return found
+            sizes.update(dict.fromkeys(extent.symbols, size))
+    return sizes
 
 
 def logical_sizes(view: TensorView, key: InputKey) -> tuple[int, ...]:

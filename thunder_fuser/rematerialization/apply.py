@@ -30,7 +30,7 @@ from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.ir.op_schema import Op as OpRow
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
+from thunder_fuser.rematerialization.plan import Forward, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
 from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
 from thunder_fuser.trace.op import Op
@@ -60,7 +60,7 @@ class Recomputation:
     or recomputed value, as in "bf16[2, 16]"; stages: those of the policy.
     """
 
-    facts: Facts
+    forward: Forward
     plan: Plan
     copies: dict[str, tuple[str, ...]]
     kinds: dict[str, str]
@@ -71,32 +71,32 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
     """The trace with the policy's cut made; unchanged, and None, if it has no backward."""
     if not prepared.has_backward:
         return prepared, None
-    facts = facts_of(prepared.flow)
-    decided = plan(facts, policy, Machine.of(prepared.target))
-    again = [value.name for at in decided.again for value in facts.operations[at].outputs]
+    forward = forward_of(prepared.flow)
+    decided = plan(forward, policy, Machine.of(prepared.target))
+    again = [value.name for at in decided.again for value in forward.operations[at].outputs]
     repeater = Repeater(prepared, again, lambda _, reader: reader.in_backward)
     after = prepared.with_ops(repeater.ops())
     after.verify("rematerialize", prepared)
     copies = {name: tuple(names) for name, names in repeater.copies.items()}
     kinds = _kinds(prepared.ops, {*decided.kept, *copies})
-    return after, Recomputation(facts, decided, copies, kinds, policy.stages)
+    return after, Recomputation(forward, decided, copies, kinds, policy.stages)
 
 
-# ------------------------------------------------------------------------------ a trace as facts
+# ------------------------------------------------------------------------- a trace as a Forward
 
 _GIVERS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
 
 
-def facts_of(flow: DataFlow) -> Facts:
+def forward_of(flow: DataFlow) -> Forward:
     """The forward, and what the backward needs of it."""
     read = _Reader(flow)
-    forward = [op for op in flow.ops if not op.is_backward and not op.is_return]
-    given = {
+    ops = [op for op in flow.ops if not op.is_backward and not op.is_return]
+    arguments = {
         proxy.name: bytes_of(proxy)
-        for op in forward if op.bsym.sym.id in _GIVERS for proxy in op.makes
+        for op in ops if op.bsym.sym.id in _GIVERS for proxy in op.makes
     }  # fmt: skip
-    made = (read.operation(op) for op in forward if op.bsym.sym.id not in _GIVERS)
-    return Facts(tuple(made), given)
+    operations = (read.operation(op) for op in ops if op.bsym.sym.id not in _GIVERS)
+    return Forward(tuple(operations), arguments)
 
 
 def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
 
 
 class _Reader:
-    """The facts about each op of the forward that the plan needs."""
+    """What the plan needs of each op of the forward."""
 
     def __init__(self, flow: DataFlow) -> None:
         ops = flow.ops
@@ -126,7 +126,7 @@ class _Reader:
         self.repeats = repeats_of(ops)
 
     def operation(self, op: Op) -> Operation:
-        """The facts about one op."""
+        """What the plan needs of an op."""
         return Operation(
             op.bsym.sym.name,
             tuple(op.read_names),
@@ -150,8 +150,8 @@ class _Reader:
             VIEW: op.is_view,
             RANDOM: any(leaf.sym.id in _DRAWN for leaf in op.leaves),
         }
-        own = frozenset(tag for tag, holds in tags.items() if holds)
-        return Value(out.name, bytes_of(out), out.name in self.needed, own)
+        holding = frozenset(tag for tag, holds in tags.items() if holds)
+        return Value(out.name, bytes_of(out), out.name in self.needed, holding)
 
     def _refusal(self, op: Op) -> str:
         if not op.is_fusible:

@@ -41,7 +41,7 @@ class Node(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Graph(Generic[V]):
+class CutGraph(Generic[V]):
     """Operations in an order in which they can run, the price of keeping each of their results, and
     the results needed later. A value that no operation makes is at hand now and later."""
 
@@ -58,13 +58,13 @@ class Cut(Generic[V]):
     again: frozenset[int]
 
 
-def minimum_cut(graph: Graph[V]) -> Cut[V]:
+def minimum_cut(graph: CutGraph[V]) -> Cut[V]:
     """The cheapest way to have all needed values later."""
     network = _network(graph)
     kept: set[V] = set()
     again: set[int] = set()
     for part in networkx.weakly_connected_components(network):
-        ops = {node.at for node in part if isinstance(node, _Op)}
+        ops = {node.at for node in part if isinstance(node, _OpNode)}
         makes = {value: at for at in ops for value in graph.nodes[at].outputs}
         if all(graph.nodes[at].price is None for at in ops):
             kept |= graph.needed & makes.keys()
@@ -72,21 +72,21 @@ def minimum_cut(graph: Graph[V]) -> Cut[V]:
         whole = networkx.DiGraph(network.edges(part, data=True))
         for at in ops:
             price = graph.nodes[at].price
-            whole.add_edge("source", _Op(at), **({} if price is None else {"capacity": price}))
+            whole.add_edge("source", _OpNode(at), **({} if price is None else {"capacity": price}))
         whole.add_edges_from((value, "sink") for value in graph.needed & makes.keys())
         _, (_, later) = networkx.minimum_cut(whole, "source", "sink")
-        again |= {at for at in ops if _Op(at) in later}
+        again |= {at for at in ops if _OpNode(at) in later}
         kept |= {value for value, at in makes.items() if value in later and at not in again}
     return Cut(frozenset(kept), frozenset(again))
 
 
-class _Op(NamedTuple):
+class _OpNode(NamedTuple):
     """A node of the network: the operation at a place in the graph."""
 
     at: int
 
 
-def _network(graph: Graph[V]) -> networkx.DiGraph:
+def _network(graph: CutGraph[V]) -> networkx.DiGraph:
     """The network without source and sink: the ops behind the needed values, and their operands.
 
     An edge without a capacity is unlimited. The operands of an op that is never recomputed belong
@@ -97,14 +97,14 @@ def _network(graph: Graph[V]) -> networkx.DiGraph:
     stack = [at for at, node in enumerate(graph.nodes) if graph.needed.intersection(node.outputs)]
     while stack:
         at = stack.pop()
-        if _Op(at) in network:
+        if _OpNode(at) in network:
             continue
         node = graph.nodes[at]
-        network.add_node(_Op(at))
+        network.add_node(_OpNode(at))
         for value in node.outputs:
-            network.add_edge(_Op(at), value, capacity=graph.keeping[value])
+            network.add_edge(_OpNode(at), value, capacity=graph.keeping[value])
         if node.price is not None:
-            made = [value for value in node.inputs if value in maker]
-            network.add_edges_from((value, _Op(at)) for value in made)
-            stack += [maker[value] for value in made]
+            computed = [value for value in node.inputs if value in maker]
+            network.add_edges_from((value, _OpNode(at)) for value in computed)
+            stack += [maker[value] for value in computed]
     return network

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a forward, a policy, a machine -> a Plan: what is kept and what is recomputed.
+"""A Forward, a policy, a machine -> a Plan: what is kept and what is recomputed.
 
 Note [Bounded chains]: x1 = x0 + a1, x2 = x1 + a2, ... is a stream: each value is computed from the
 one before, in another region. To recompute xk from x0, a region would read all of a1 ... ak: it
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from thunder_fuser.rematerialization.cut import Graph, Node, minimum_cut
+from thunder_fuser.rematerialization.cut import CutGraph, Node, minimum_cut
 from thunder_fuser.rematerialization.policy import (
     CHECKPOINT,
     FREE,
@@ -94,11 +94,11 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A forward, in an order in which it can run; `given`: {argument: its bytes}."""
+class Forward:
+    """A forward, in an order in which it can run; arguments: {name: its bytes}."""
 
     operations: tuple[Operation, ...]
-    given: Mapping[str, int] = field(default_factory=dict)
+    arguments: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def values(self) -> dict[str, Value]:
@@ -106,8 +106,8 @@ class Facts:
 
     @cached_property
     def maker(self) -> dict[str, int]:
-        found = enumerate(self.operations)
-        return {value.name: at for at, op in found for value in op.outputs}
+        numbered = enumerate(self.operations)
+        return {value.name: at for at, op in numbered for value in op.outputs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,14 @@ class Plan:
     time_before: float
 
 
-def plan(facts: Facts, policy: Policy, machine: Machine) -> Plan:
+def plan(forward: Forward, policy: Policy, machine: Machine) -> Plan:
     """The cut that the policy asks for."""
-    problem = _Problem(facts, policy, machine, policy.stages)
+    problem = _Problem(forward, policy, machine, policy.stages)
     best = problem.cut(policy.share)
-    before = [value for value in facts.values.values() if value.needed]
+    before = [value for value in forward.values.values() if value.needed]
     return Plan(
         repr(policy),
-        tuple(name for name in facts.values if name in best.names),
+        tuple(name for name in forward.values if name in best.names),
         best.again,
         best.bytes,
         sum(value.bytes for value in before),
@@ -144,7 +144,7 @@ def plan(facts: Facts, policy: Policy, machine: Machine) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Solution:
     names: frozenset[str]
     again: frozenset[int]
     bytes: int
@@ -154,22 +154,22 @@ class _Found:
 class _Problem:
     """The choices of one policy; each cut weighs bytes against time in its own way."""
 
-    def __init__(self, facts: Facts, policy: Policy, machine: Machine, stages: int) -> None:
-        self.facts, self.policy, self.machine = facts, policy, machine
-        tags = tags_of(facts, stages)
-        self.choices = [self._choice(op, tags) for op in facts.operations]
+    def __init__(self, forward: Forward, policy: Policy, machine: Machine, stages: int) -> None:
+        self.forward, self.policy, self.machine = forward, policy, machine
+        tags = tags_of(forward, stages)
+        self.choices = [self._choice(op, tags) for op in forward.operations]
 
-    def cut(self, share: float) -> _Found:
+    def cut(self, share: float) -> _Solution:
         """share 1: time and bytes count alike; 0: bytes first; else the fastest in the budget."""
         if share == 1:  # a byte kept counts as much as a byte moved, so arithmetic may cost that
             return self._solve(self.machine.time(Cost(1)), 1)
         least = self._solve(_FIRST, 1)
         if share == 0:
             return least
-        most = _Problem(self.facts, time(), self.machine, 0).cut(1)
+        most = _Problem(self.forward, time(), self.machine, 0).cut(1)
         return self._within(least, least.bytes + share * max(0, most.bytes - least.bytes))
 
-    def _within(self, best: _Found, bytes: float) -> _Found:
+    def _within(self, best: _Solution, bytes: float) -> _Solution:
         """The fastest cut with at most so many bytes, by bisection over the weight of a byte.
 
         `best` is the cut with the fewest bytes. A smaller weight gives more bytes and less time.
@@ -177,10 +177,10 @@ class _Problem:
         low, high = 0, 2 * _STEPS  # 2**high femtoseconds a byte: only bytes count
         while low < high:
             weight = (low + high) // 2
-            found = self._solve(1 << weight, 1 << _STEPS)
-            if found.bytes <= bytes:
+            solution = self._solve(1 << weight, 1 << _STEPS)
+            if solution.bytes <= bytes:
                 high = weight
-                best = found if found.time <= best.time else best
+                best = solution if solution.time <= best.time else best
             else:
                 low = weight + 1
         return best
@@ -202,48 +202,48 @@ class _Problem:
         if op.refusal:
             return KEEP
         cost = self._cost(op)
-        said = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
-        return KEEP if KEEP in said else RECOMPUTE if RECOMPUTE in said else FREE
+        choices = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
+        return KEEP if KEEP in choices else RECOMPUTE if RECOMPUTE in choices else FREE
 
-    def _solve(self, byte: int, femtosecond: int) -> _Found:
+    def _solve(self, byte: int, femtosecond: int) -> _Solution:
         cut = minimum_cut(self._graph(byte, femtosecond))
-        kept = [self.facts.values[name] for name in cut.kept]
-        spent = sum(self.machine.time(self._cost(self.facts.operations[at])) for at in cut.again)
+        kept = [self.forward.values[name] for name in cut.kept]
+        spent = sum(self.machine.time(self._cost(self.forward.operations[at])) for at in cut.again)
         spent += sum(map(self.time_to_keep, kept))
-        return _Found(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
+        return _Solution(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
 
-    def _graph(self, byte: int, femtosecond: int) -> Graph[str]:
+    def _graph(self, byte: int, femtosecond: int) -> CutGraph[str]:
         """The graph with these prices of a kept byte and of a femtosecond."""
         keeping = {
             name: byte * value.bytes + femtosecond * self.time_to_keep(value)
-            for name, value in self.facts.values.items()
+            for name, value in self.forward.values.items()
         }
         forced = 1 + sum(keeping.values())
         nodes = []
-        for op, choice in zip(self.facts.operations, self.choices, strict=True):
+        for op, choice in zip(self.forward.operations, self.choices, strict=True):
             price = femtosecond * self.machine.time(self._cost(op)) if choice is FREE else 0
             outputs = tuple(value.name for value in op.outputs)
             nodes.append(Node(op.inputs, outputs, None if choice is KEEP else price))
             if choice is RECOMPUTE:
                 keeping |= dict.fromkeys(outputs, forced)
-        needed = frozenset(name for name, value in self.facts.values.items() if value.needed)
-        return Graph(tuple(nodes), keeping, needed)
+        needed = frozenset(name for name, value in self.forward.values.items() if value.needed)
+        return CutGraph(tuple(nodes), keeping, needed)
 
 
 # ------------------------------------------------------------------------------------------- tags
 
 
-def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
+def tags_of(forward: Forward, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
-    streams = _read_by_later_regions(facts)
-    sizes = {_MANY: _FIRST, **facts.given}  # of kept values, which are read themselves
+    streams = _read_by_later_regions(forward)
+    sizes = {_MANY: _FIRST, **forward.arguments}  # of kept values, which are read themselves
     sources: dict[str, frozenset[str]] = {}  # of the others: the values read to recompute them
     stage: dict[str, int] = {}
-    found: dict[str, Tags] = {}
-    for op in facts.operations:
+    tags_by_name: dict[str, Tags] = {}
+    for op in forward.operations:
         before = max((stage.get(name, 0) for name in op.inputs), default=0)
-        own = (sources.get(name, sizes.keys() & {name}) for name in op.inputs)
-        read = frozenset[str]().union(*own)
+        needed = (sources.get(name, sizes.keys() & {name}) for name in op.inputs)
+        read = frozenset[str]().union(*needed)
         read = read if len(read) <= _MOST_SOURCES else frozenset({_MANY})
         for value in op.outputs:
             tags = set(value.tags)
@@ -255,15 +255,15 @@ def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
                 sizes[value.name], stage[value.name] = value.bytes, 0
             else:
                 sources[value.name], stage[value.name] = read, before + (WIDER in tags)
-            found[value.name] = frozenset(tags)
-    return found
+            tags_by_name[value.name] = frozenset(tags)
+    return tags_by_name
 
 
-def _read_by_later_regions(facts: Facts) -> set[str]:
+def _read_by_later_regions(forward: Forward) -> set[str]:
     """Results of a region that another region of the forward reads."""
-    region = {value.name: op.region for op in facts.operations for value in op.outputs}
+    region = {value.name: op.region for op in forward.operations for value in op.outputs}
     return {
         name
-        for op in facts.operations if not op.refusal
+        for op in forward.operations if not op.refusal
         for name in op.inputs if region.get(name, op.region) != op.region
     }  # fmt: skip

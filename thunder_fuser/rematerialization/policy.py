@@ -71,14 +71,14 @@ class Policy:
         return self.text
 
     def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        said = self.choose(value, bytes, cost, tags)
-        if not isinstance(said, Choice):
+        choice = self.choose(value, bytes, cost, tags)
+        if not isinstance(choice, Choice):
             raise OptionError(
                 f"policy {self.text} of {value}",
                 expected="KEEP, RECOMPUTE or FREE of thunder_fuser.rematerialization.policy",
-                got=repr(said),
+                got=repr(choice),
             )
-        return said
+        return choice
 
 
 def none() -> Policy:
@@ -107,14 +107,14 @@ def budget(between: float) -> Policy:
 
 def save_only(*which: str | Callable[[str], bool]) -> Policy:
     """Keeps the values with these names (of the trace), and those a predicate of names takes."""
-    names = sorted({one for one in which if isinstance(one, str)})
-    predicates = [one for one in which if callable(one)]
-    if len(predicates) > 1 or not all(callable(one) or isinstance(one, str) for one in which):
+    names = sorted({name for name in which if isinstance(name, str)})
+    predicates = [item for item in which if callable(item)]
+    if len(predicates) > 1 or not all(callable(item) or isinstance(item, str) for item in which):
         raise OptionError(
             "save_only", expected="names, and a predicate of names at most", got=repr(which)
         )
-    said = ", ".join([*map(repr, names), *map(_name, predicates)])
-    return Policy(f"save_only({said})", _Only(frozenset(names), *predicates))
+    listed = ", ".join([*map(repr, names), *map(_name, predicates)])
+    return Policy(f"save_only({listed})", _Only(frozenset(names), *predicates))
 
 
 _STAGES = 3  # of four values of a stream, one is kept
@@ -145,15 +145,15 @@ class _Only:
 _MAKERS = {"none": none, "time": time, "memory": memory, "budget": budget, "save_only": save_only}
 
 
-def policy_of(given: object) -> Policy:
+def policy_of(policy: object) -> Policy:
     """A policy from a policy, a text ("memory", "budget(0.5)") or a callable; else OptionError."""
-    if isinstance(given, Policy):
-        return given
-    if isinstance(given, str):
-        return _read(given)
-    if callable(given):
-        return Policy(_name(given), given)
-    raise _refused(given)
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, str):
+        return _read(policy)
+    if callable(policy):
+        return Policy(_name(policy), policy)
+    raise _refused(policy)
 
 
 def _read(text: str) -> Policy:
@@ -176,7 +176,7 @@ def _name(function: object) -> str:
 
 
 def _refused(
-    given: object,
+    policy: object,
     expected: str = "none, time, memory, budget(0 to 1), save_only(names) or a callable",
 ) -> OptionError:
-    return OptionError("option rematerialization", expected=expected, got=repr(given))
+    return OptionError("option rematerialization", expected=expected, got=repr(policy))

@@ -72,8 +72,8 @@ def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[st
 def _with_pieces(
     order: tuple[str, ...], merged: str, pieces: tuple[str, ...], wanted: Set[str]
 ) -> tuple[str, ...]:
-    """The order with an axis as its pieces, or with pieces that follow one another as their axis,
-    if that and not the other is wanted."""
+    """Replaces an unwanted axis by its pieces, or unwanted neighbouring pieces by their axis; the
+    order as it is if neither side is wanted alone."""
     if merged in order and merged not in wanted and wanted >= set(pieces):
         at = order.index(merged)
         return (*order[:at], *pieces, *order[at + 1 :])
@@ -93,13 +93,13 @@ def summed_order(
     axes have most of their bytes in another memory order. Other tensors do not matter.
     """
     wanted = set(axes)
-    own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
-    if not has_order(part, options) or set(own) != wanted:
+    as_read = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
+    if not has_order(part, options) or set(as_read) != wanted:
         return memory_order(part, wanted)
     orders = {n: order_in_memory(part, n, wanted) for n in part.global_tensors}
     whole = {name: order for name, order in orders.items() if set(order) == wanted}
-    others = sum(part.bytes_of(name) for name, order in whole.items() if order != own)
-    return own if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)
+    others = sum(part.bytes_of(name) for name, order in whole.items() if order != as_read)
+    return as_read if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)
 
 
 def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -110,14 +110,14 @@ def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """
     groups: list[tuple[str, ...]] = []
     for name in reversed(order):
-        if groups and _are_one(part, name, groups[0][0]):
+        if groups and _continues(part, name, groups[0][0]):
             groups[0] = (name, *groups[0])
         else:
             groups.insert(0, (name,))
     return tuple(groups)
 
 
-def _are_one(part: Part, outer: str, inner: str) -> bool:
+def _continues(part: Part, outer: str, inner: str) -> bool:
     """True if every access walks the outer axis as a continuation of the inner one."""
     extent = part.extents[inner].value
     return all(
@@ -172,7 +172,7 @@ def best_width(part: Part, domain: Domain, build: Build, alignment: dict[str, in
 
 def _price(part: Part, domain: Domain, s: Transforms, alignment: dict[str, int]) -> float:
     """Memory instructions an element."""
-    loops = loop_index(domain, tuple(s.made), part.chunked)
+    loops = loop_index(domain, tuple(s.applied), part.chunked)
     lane, width = loops.loops[s.lanes.name], s.lanes.extent.value
     total = 0.0
     for point, plain in part.accessed.items():
@@ -225,7 +225,7 @@ def even_lanes(part: Part, domain: Domain, build: Build) -> Transforms:
 
 
 def _is_even(part: Part, domain: Domain, s: Transforms) -> bool:
-    loops = loop_index(domain, tuple(s.made), part.chunked)
+    loops = loop_index(domain, tuple(s.applied), part.chunked)
     (name,) = loops.loops[s.lanes.name].symbols or {""}
     bounded = {str(guard.variable): guard.value for guard in loops.guards}
     index = {axis: value.substitute(bounded) for axis, value in loops.index.items()}

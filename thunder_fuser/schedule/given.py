@@ -29,7 +29,7 @@ from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.schedule.spaces import tiled
 
 PARALLEL = {
-    one.value: one for one in ParallelType if not one.is_device and one is not ParallelType.STREAM
+    p.value: p for p in ParallelType if not p.is_device and p is not ParallelType.STREAM
 }
 MEMORIES = ("registers", "shared")
 METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")
@@ -37,12 +37,12 @@ FUNCTIONS = ("schedule", "move")
 LONGEST_SHOWN = 100  # characters of a line in a message
 
 
-class Walk:
+class LoopTransforms:
     """The axes of a kernel, and the transforms so far."""
 
-    def __init__(self, own: ScheduledFusion) -> None:
-        self._own = own
-        self._transforms = Transforms(own.axes)
+    def __init__(self, default: ScheduledFusion) -> None:
+        self._default = default
+        self._transforms = Transforms(default.axes)
 
     @property
     def axes(self) -> Domain:
@@ -69,13 +69,13 @@ class Walk:
     def _shift(self, axis: str, factor: int, shift: str) -> None:
         """Adds the shift to the last split. Only one shift keeps vectors aligned. If the factor
         divides, none is allowed, since a step past the end may read what is not there."""
-        part, names = self._own.part, tuple(axis.split("*"))
+        part, names = self._default.part, tuple(axis.split("*"))
         is_odd = set(names) <= part.extents.keys() and size_of(part, names) % factor
-        found = row_shift(part, names, factor) if is_odd else None
-        if str(found) != shift:
-            raise ScheduleError(f"shift of {axis}", expected=str(found), got=repr(shift))
-        (*before, _), domain = self._transforms.made, Transforms(self._own.axes)
-        for transform in (*before, Split(axis, factor, shift=found)):
+        legal = row_shift(part, names, factor) if is_odd else None
+        if str(legal) != shift:
+            raise ScheduleError(f"shift of {axis}", expected=str(legal), got=repr(shift))
+        (*before, _), domain = self._transforms.applied, Transforms(self._default.axes)
+        for transform in (*before, Split(axis, factor, shift=legal)):
             domain.add(transform)
         self._transforms = domain
 
@@ -98,14 +98,14 @@ class Walk:
     def parallelize(self, axis: str, parallel: str | ParallelType) -> None:
         """Says what iterates over an axis: blockIdx.x, threadIdx.x, vectorize, unroll, ..."""
         self._axis(axis)
-        found = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
-        if found is None or found not in PARALLEL.values():
+        parallel_type = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
+        if parallel_type is None or parallel_type not in PARALLEL.values():
             expected, near = f"one of {', '.join(PARALLEL)}", nearest(str(parallel), PARALLEL)
             raise ScheduleError(
                 f"parallelize {axis}", expected=expected, got=repr(parallel),
                 do=f"write {near}" * bool(near),
             )  # fmt: skip
-        self._transforms.add(Parallelize(axis, found))
+        self._transforms.add(Parallelize(axis, parallel_type))
 
     def vectorize(self, axis: str) -> None:
         """A thread reads and writes all elements along the axis at once."""
@@ -121,15 +121,15 @@ class Walk:
         )  # fmt: skip
 
 
-class Schedule(Walk):
+class Schedule(LoopTransforms):
     """The schedule of a segment while it is written. Its methods are those of a printed schedule.
 
     move: the loops that load or store a tile in shared memory, if the segment has one.
     """
 
-    def __init__(self, own: ScheduledFusion) -> None:
-        super().__init__(own)
-        self.move = Walk(own)
+    def __init__(self, default: ScheduledFusion) -> None:
+        super().__init__(default)
+        self.move = LoopTransforms(default)
         self._cached: dict[str, str] = {}
         self._blocks = 0
 
@@ -147,7 +147,7 @@ class Schedule(Walk):
         self._cached.pop(name, None)
 
     def _cacheable(self, name: str) -> None:
-        known = cacheable(self._own)
+        known = cacheable(self._default)
         if name not in known:
             listed = ", ".join(known) or "none"
             expected = f"a value that several passes over a row need: {listed}"
@@ -159,46 +159,46 @@ class Schedule(Walk):
             raise ScheduleError("blocks", expected="a number of blocks", got=shown(count))
         self._blocks = count
 
-    def made(self) -> ScheduledFusion:
+    def scheduled(self) -> ScheduledFusion:
         """The schedule so far, unchecked; ScheduleError if its tile is not one of the space."""
-        own = self._own
+        default = self._default
         memories = sorted(set(self._cached.values()))
         if len(memories) > 1:
             raise ScheduleError("caches", expected="one memory for all", got=" and ".join(memories))
-        moves = tuple(self.move._transforms.made)
-        if own.tile is not None:
-            found = tiled(own, tuple(self._transforms.made), moves)
-            return replace(found, params=replace(found.params, blocks=self._blocks))
+        moves = tuple(self.move._transforms.applied)
+        if default.tile is not None:
+            scheduled = tiled(default, tuple(self._transforms.applied), moves)
+            return replace(scheduled, params=replace(scheduled.params, blocks=self._blocks))
         if moves:
             expected = "none, as the segment has no tile"
             raise ScheduleError("def move(s)", expected=expected, got=f"{len(moves)} transforms")
-        params = params_of(own.params, self.axes, self._blocks)
-        made = replace(own, params=params, transforms=tuple(self._transforms.made))
-        return cached(made, self._cached.keys(), *(memories or ["none"]))
+        params = params_of(default.params, self.axes, self._blocks)
+        scheduled = replace(default, params=params, transforms=tuple(self._transforms.applied))
+        return cached(scheduled, self._cached.keys(), *(memories or ["none"]))
 
 
-Given = str | Callable[[Schedule], object]
+ScheduleSource = str | Callable[[Schedule], object]
 
 
 def given_schedule(
-    found: KernelMatch, given: Given, alignment: dict[str, int]
+    match: KernelMatch, source: ScheduleSource, alignment: dict[str, int]
 ) -> ScheduledFusion:
     """The schedule that a text or a function gives; GivenScheduleError unless it is legal."""
-    own = found.schedule(alignment)
-    s = Schedule(own)
+    default = match.schedule(alignment)
+    s = Schedule(default)
     try:
-        if isinstance(given, str):
-            _follow(read(given), s)
+        if isinstance(source, str):
+            _follow(read(source), s)
         else:
-            given(s)
-        made = s.made()
-        check(made, own)
-        return made
+            source(s)
+        scheduled = s.scheduled()
+        check(scheduled, default)
+        return scheduled
     except ScheduleError as error:
         raise GivenScheduleError(error.thing, **error.facts) from None
     except Exception as error:  # from the user's function, or from a deeply nested text
         got = f"{type(error).__name__}: {error}"
-        thing = "schedule" if isinstance(given, str) else f"the function {given!r}"
+        thing = "schedule" if isinstance(source, str) else f"the function {source!r}"
         raise GivenScheduleError(thing, got=got) from error
 
 
@@ -206,7 +206,7 @@ def given_schedule(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PrintedCall:
     """A call in a schedule's text: s.method(*arguments, **keywords)."""
 
     function: str
@@ -216,34 +216,34 @@ class Step:
     line: int
 
 
-def read(text: str) -> tuple[Step, ...]:
+def read(text: str) -> tuple[PrintedCall, ...]:
     """The calls of a printed schedule. ScheduleError for anything else; nothing is run."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError) as error:
         expected = "def schedule(s): with calls of s"
         raise ScheduleError("schedule", expected=expected, got=str(error)) from None
-    return tuple(step for one in body for step in _function(one))
+    return tuple(step for statement in body for step in _function(statement))
 
 
-def _function(node: ast.stmt) -> list[Step]:
+def _function(node: ast.stmt) -> list[PrintedCall]:
     if not isinstance(node, ast.FunctionDef) or node.name not in FUNCTIONS:
         raise _not_read(node, f"def {' or '.join(FUNCTIONS)}(s)")
-    return [_step(node.name, one) for one in node.body if not isinstance(one, ast.Pass)]
+    return [_step(node.name, call) for call in node.body if not isinstance(call, ast.Pass)]
 
 
-def _step(function: str, node: ast.stmt) -> Step:
+def _step(function: str, node: ast.stmt) -> PrintedCall:
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         raise _not_read(node, "a call s.split(...), s.parallelize(...), ...")
     if call.func.attr not in METHODS:
         raise _not_read(node, f"one of s.{', s.'.join(METHODS)}")
     try:
-        arguments = tuple(ast.literal_eval(one) for one in call.args)
+        arguments = tuple(ast.literal_eval(argument) for argument in call.args)
         keywords = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
     except ValueError:
         raise _not_read(node, "plain arguments: names and numbers") from None
-    return Step(function, call.func.attr, arguments, keywords, node.lineno)
+    return PrintedCall(function, call.func.attr, arguments, keywords, node.lineno)
 
 
 def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
@@ -251,8 +251,8 @@ def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
     return ScheduleError("schedule", expected=expected, got=got, where=f"line {node.lineno} of it")
 
 
-def _follow(steps: Sequence[Step], s: Schedule) -> None:
-    walks: Mapping[str, Walk] = {"schedule": s, "move": s.move}
+def _follow(steps: Sequence[PrintedCall], s: Schedule) -> None:
+    walks: Mapping[str, LoopTransforms] = {"schedule": s, "move": s.move}
     for step in steps:
         where = f"line {step.line} of the schedule"
         method = getattr(walks[step.function], step.method, None)

@@ -102,10 +102,10 @@ def _names() -> Callable[[str], str]:
     """
     letters: dict[str, str] = {}
 
-    def letter(found: re.Match[str]) -> str:
+    def letter(matched: re.Match[str]) -> str:
         number = len(letters)
         unused = _LETTERS[number] if number < len(_LETTERS) else f"z{number}"
-        return letters.setdefault(found.group(), unused)
+        return letters.setdefault(matched.group(), unused)
 
     return lambda axis: _AXES.sub(letter, axis).replace(".", "_").replace("*", "_")
 

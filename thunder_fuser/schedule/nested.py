@@ -50,7 +50,7 @@ from thunder_fuser.schedule.row_shape import (
     row_shape,
 )
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
+from thunder_fuser.schedule.scheduler import Decisions, KernelMatch, NoMatch
 from thunder_fuser.target import Target
 
 CPU_SUM_BYTES = 256 * 1024  # of sums over rows, which a thread keeps in its second-level cache
@@ -77,32 +77,32 @@ class InnerOuter(KernelMatch):
     run: int  # rows that a block walks
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | NoMatch:
         """The match, with the axes of rows and of columns, or why there is none."""
         chunked, partial = part.chunked, set(part.partial)
         if chunked is None:
-            return Reject(cls.name, "there are no partial results over rows")
+            return NoMatch(cls.name, "there are no partial results over rows")
         rows, columns = chunked.reduced, part.patterns[part.partial[0]].kept - {chunked.axis}
         over, along = Pattern(columns, frozenset(rows)), Pattern(frozenset(rows), columns)
         for name, pattern in part.patterns.items():
             if pattern.without(chunked.axis) != (over if name in partial else along):
-                return Reject(cls.name, f"{name} reduces neither rows nor columns")
+                return NoMatch(cls.name, f"{name} reduces neither rows nor columns")
         if len(partial) == len(part.reductions):
-            return Reject(cls.name, "there is no reduction of rows")
+            return NoMatch(cls.name, "there is no reduction of rows")
         if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
-            return Reject(cls.name, "runs of several lengths")
+            return NoMatch(cls.name, "runs of several lengths")
         foreign = along.foreign(part.stored_axes.values())
         for name, axes in part.stored_axes.items():
             if name not in partial and axes in foreign:
-                return Reject(cls.name, f"result {name} is neither a row value nor a full one")
+                return NoMatch(cls.name, f"result {name} has neither the row's axes nor all axes")
         if any(not partial.isdisjoint(names_of(expr)) for expr in part.exprs):
-            return Reject(cls.name, "a partial result is used in the same kernel")
+            return NoMatch(cls.name, "a partial result is used in the same kernel")
         order = summed_order(part, part.reductions[0], {*rows, *columns}, options)
         if order[: len(rows)] != rows:
-            return Reject(cls.name, "rows do not follow one another in memory")
+            return NoMatch(cls.name, "rows do not follow one another in memory")
         return cls(part, target, options, rows, order[len(rows) :], run=chunked.size)
 
-    def refuse(self) -> Reject | None:
+    def refuse(self) -> NoMatch | None:
         """Refuses rows so long that the columns and their sums do not fit on chip."""
         columns, target = self.reduced_size, self.target
         if target.is_cpu:
@@ -112,45 +112,45 @@ class InnerOuter(KernelMatch):
         else:
             fits = fits_registers(columns, target)
         reason = f"{columns} columns and their sums do not fit on chip"
-        return None if fits else Reject(self.name, reason)
+        return None if fits else NoMatch(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        made = _cpu_runs(self) if self.target.is_cpu else _cuda_runs(self, alignment)
-        return with_inputs(self.scheduled(made, alignment))
+        decisions = _cpu_runs(self) if self.target.is_cpu else _cuda_runs(self, alignment)
+        return with_inputs(self.scheduled(decisions, alignment))
 
 
-def _cuda_runs(found: InnerOuter, alignment: dict[str, int]) -> Made:
-    columns, target, sums = found.reduced_size, found.target, len(found.part.partial)
-    settled = row_of(columns, target, sums=sums) if found.has_order else None
-    return runs_with(found, alignment, settled or row_shape(columns, sums, target))
+def _cuda_runs(match: InnerOuter, alignment: dict[str, int]) -> Decisions:
+    columns, target, sums = match.reduced_size, match.target, len(match.part.partial)
+    settled = row_of(columns, target, sums=sums) if match.has_order else None
+    return runs_with(match, alignment, settled or row_shape(columns, sums, target))
 
 
-def runs_with(found: InnerOuter, alignment: dict[str, int], shape: RowShape) -> Made:
+def runs_with(match: InnerOuter, alignment: dict[str, int], shape: RowShape) -> Decisions:
     """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
-    (x, y), cluster, columns = shape.threads, shape.cluster, found.reduced_size
+    (x, y), cluster, columns = shape.threads, shape.cluster, match.reduced_size
 
     def build(s: Transforms, width: int) -> bool:
         if columns % width:  # with shifted rows, a lane would add other columns in the next row
             return False
-        run, rows = s.split(s.merge(found.kept), found.run)
+        run, rows = s.split(s.merge(match.kept), match.run)
         _, row = s.split(rows, y)
-        vectors, lane = s.split(s.merge(found.reduced), width)
+        vectors, lane = s.split(s.merge(match.reduced), width)
         thread = s.deal(vectors, x, cluster)
         s.bind(BIDX=run, TIDY=row, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment, shape.width)
-    params = HeuristicParams(found.name, width, (x, y), cluster=cluster, blocks=shape.blocks)
+    width, transforms = match.widest(build, alignment, shape.width)
+    params = HeuristicParams(match.name, width, (x, y), cluster=cluster, blocks=shape.blocks)
     return params, transforms
 
 
-def _cpu_runs(found: InnerOuter) -> Made:
+def _cpu_runs(match: InnerOuter) -> Decisions:
     """[M, N] -> [M.o@bx, M.i, N@vectorize]"""
-    s = Transforms(found.domain)
-    run, _ = s.split(s.merge(found.kept), found.run)
-    lane = s.merge(found.reduced)
+    s = Transforms(match.domain)
+    run, _ = s.split(s.merge(match.kept), match.run)
+    lane = s.merge(match.reduced)
     s.bind(BIDX=run, VECTORIZE=lane)
-    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
+    return HeuristicParams(match.name, s.extent(lane)), tuple(s.applied)
 
 
 # ---- nested: over the rows of a group
@@ -185,29 +185,29 @@ class Nested(KernelMatch):
     rows: tuple[str, ...]
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Nested | NoMatch:
         """The match, with the axes of groups, rows and columns, or why reductions do not nest."""
         if part.chunked:
-            return Reject(cls.name, "there is a partial result")
+            return NoMatch(cls.name, "there is a partial result")
         first: dict[Pattern, str] = {}
         for name, pattern in part.patterns.items():
             first.setdefault(pattern, name)
         if len(first) != 2:
-            return Reject(cls.name, f"reductions of {len(first)} patterns, not of two")
+            return NoMatch(cls.name, f"reductions of {len(first)} patterns, not of two")
         pair = rows_and_groups(first)
         if pair is None or not pair[1].kept:
             reason = "no reduction over groups of the rows that another one reduces"
-            return Reject(cls.name, reason)
+            return NoMatch(cls.name, reason)
         row, group = pair
         for name, axes in part.stored_axes.items():
             if axes not in (group.kept, row.kept, row.walked):
-                return Reject(cls.name, f"result {name} is not over groups, rows or elements")
+                return NoMatch(cls.name, f"result {name} is not over groups, rows or elements")
         order = summed_order(part, part.producer[first[row]], row.walked, options)
         groups, columns = order[: len(group.kept)], order[len(row.kept) :]
         is_nested = set(groups) == group.kept and set(columns) == row.reduced
         if not is_nested or not are_innermost(part, row.reduced):
             reason = "a group's rows, or their columns, are not neighbours in memory"
-            return Reject(cls.name, reason)
+            return NoMatch(cls.name, reason)
         over = summed_order(part, part.producer[first[group]], row.kept, options)
         rows = tuple(a for a in over if a in group.reduced)
         return cls(part, target, options, (*groups, *rows), columns, rows=rows)
@@ -222,13 +222,13 @@ class Nested(KernelMatch):
         """Bytes of input for each element of a row."""
         return bytes_read(self.part, frozenset(self.reduced))
 
-    def refuse(self) -> Reject | None:
+    def refuse(self) -> NoMatch | None:
         groups, rows = size_of(self.part, self.groups), size_of(self.part, self.rows)
         sizes = groups, rows, self.reduced_size, self.bytes_read
         if fits(*sizes, target=self.target, options=self.options):
             return None
         reason = f"a group of {rows} rows with {sizes[2]} columns does not fit on chip"
-        return Reject(self.name, reason)
+        return NoMatch(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         if self.target.is_cpu:
@@ -242,9 +242,9 @@ class Nested(KernelMatch):
         sizes = rows, self.reduced_size, self.bytes_read
         return group_shapes(*sizes, self.target, self.options)
 
-    def placed(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
+    def placed(self, decisions: Decisions, alignment: dict[str, int]) -> ScheduledFusion:
         """The schedule, with the values that it keeps on chip."""
-        scheduled = replace(self.scheduled(made, alignment), rows=self.rows)
+        scheduled = replace(self.scheduled(decisions, alignment), rows=self.rows)
         return with_group(scheduled, size_of(self.part, self.rows))
 
 
@@ -284,9 +284,9 @@ def group_shapes(
     if row.cluster > 1 or over.cluster > 1 or over.threads[0] > WARP:
         return []
     most = min(target.max_cluster, MOST_CLUSTER)
-    made = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
-    fitting = [shape for shape in made if _is_held(shape, columns, itemsize, options)]
-    return sorted(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster))
+    shapes = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
+    fitting = [shape for shape in shapes if _is_held(shape, columns, itemsize, options)]
+    return sorted(fitting, key=lambda shape: (shape.cluster > 1, shape.room, shape.cluster))
 
 
 def _shape(rows: int, cluster: int, row: RowShape) -> GroupShape:
@@ -313,26 +313,26 @@ def are_innermost(part: Part, columns: frozenset[str]) -> bool:
     return all(axes == columns for axes in fastest)
 
 
-def groups_with(found: Nested, shape: GroupShape) -> Made:
+def groups_with(match: Nested, shape: GroupShape) -> Decisions:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
     x, y = shape.threads
-    s = Transforms(found.domain)
-    group = s.merge(found.groups)
-    steps, row = s.split(s.merge(found.rows), y)
+    s = Transforms(match.domain)
+    group = s.merge(match.groups)
+    steps, row = s.split(s.merge(match.rows), y)
     if shape.cluster > 1:
         rank, _ = s.split(steps, shape.steps)
         s.bind(CLUSTER=rank)
-    vectors, lane = s.split(s.merge(found.reduced), shape.width)
+    vectors, lane = s.split(s.merge(match.reduced), shape.width)
     s.bind(BIDX=group, TIDY=row, TIDX=s.deal(vectors, x), VECTORIZE=lane)
-    params = HeuristicParams(found.name, shape.width, shape.threads, cluster=shape.cluster)
-    return params, tuple(s.made)
+    params = HeuristicParams(match.name, shape.width, shape.threads, cluster=shape.cluster)
+    return params, tuple(s.applied)
 
 
-def _cpu_groups(found: Nested) -> Made:
+def _cpu_groups(match: Nested) -> Decisions:
     """[K, C, R] -> [K@bx, C, R@vectorize]"""
-    s = Transforms(found.domain)
-    group = s.merge(found.groups)
-    s.merge(found.rows)
-    lane = s.merge(found.reduced)
+    s = Transforms(match.domain)
+    group = s.merge(match.groups)
+    s.merge(match.rows)
+    lane = s.merge(match.reduced)
     s.bind(BIDX=group, VECTORIZE=lane)
-    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
+    return HeuristicParams(match.name, s.extent(lane)), tuple(s.applied)

@@ -51,9 +51,9 @@ def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
         return _placed(scheduled, params, "registers", everything) if fits else scheduled
     inputs = _default_buffers(scheduled, with_expensive=False)
     for kept in filter(None, (everything, inputs)):
-        found = _blocks_for(scheduled, bytes_at_once(kept))
-        if found is not None:
-            return _placed(scheduled, found, "registers", kept)
+        fitting = _blocks_for(scheduled, bytes_at_once(kept))
+        if fitting is not None:
+            return _placed(scheduled, fitting, "registers", kept)
     if not has_order(scheduled.part, scheduled.options):
         params = replace(params, threads=(LONG_ROW_THREADS, 1))
     room = target.smem_bytes_per_block - SCRATCH_BYTES
@@ -69,7 +69,7 @@ def _placed(
 
     A block that walks rows or a group has its sums in registers in any case.
     """
-    held = tuple(replace(one, memory=memory) for one in kept)
+    held = tuple(replace(buffer, memory=memory) for buffer in kept)
     has_arrays = not scheduled.target.is_cpu and (scheduled.carried or scheduled.rows)
     known = memory if held else "registers" if has_arrays else "none"
     return replace(scheduled, params=replace(params, memory=known), persistent=held)
@@ -82,8 +82,8 @@ def with_inputs(scheduled: ScheduledFusion) -> ScheduledFusion:
 
 
 def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
-    """Keeps values of a group of so many rows that several nests read in registers: the inputs,
-    however large they are, and expensive values if all fits. On a CPU only expensive values."""
+    """Keeps in registers the values of a group of `rows` rows that several nests read: all inputs,
+    and expensive values if both fit. On a CPU it keeps expensive values only."""
     kept = _default_buffers(scheduled, with_expensive=True)
     if scheduled.target.is_cpu:
         kept = kept if rows * _total_bytes(kept) <= CPU_ROW_BYTES else ()
@@ -94,7 +94,7 @@ def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * bytes_at_once(kept) > room:
             kept = _default_buffers(scheduled, with_expensive=False)
-    kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
+    kept = tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
 
 
@@ -118,12 +118,12 @@ def cached(scheduled: ScheduledFusion, names: Collection[str], memory: str) -> S
     others.sort(key=lambda point: not _is_expensive(scheduled, point))
     kept = _buffers(scheduled, seen, [p for p in (*inputs, *others) if p.name in names])
     rows = size_of(scheduled.part, scheduled.rows)
-    kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
+    kept = tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in kept)
     return _placed(scheduled, scheduled.params, memory, kept)
 
 
 def _total_bytes(kept: Buffers) -> int:
-    return sum(one.bytes for one in kept)
+    return sum(buffer.bytes for buffer in kept)
 
 
 def bytes_at_once(kept: Buffers) -> int:
@@ -162,11 +162,11 @@ def _ends(
         read for point, reads in demand.reads.items()
         for read in reads if read in first and first.get(point, 0) > first[read]
     }
-    found = [
+    ends = [
         point for point in others
         if point in later and not set(expensive).isdisjoint(demand.reached([point]))
     ]
-    return found if len(found) <= len(expensive) else expensive
+    return ends if len(ends) <= len(expensive) else expensive
 
 
 def _keepable(
@@ -196,12 +196,12 @@ def _buffers(
 def _nests_of_points(scheduled: ScheduledFusion) -> dict[Point, set[int]]:
     """For every full-size point, the nests that need it if nothing is kept."""
     demand = scheduled.part.demand
-    found: dict[Point, set[int]] = {}
+    nests_of: dict[Point, set[int]] = {}
     for root in demand.roots:
         for point in demand.reached([root]):
             if point.walks(scheduled.reduced):
-                found.setdefault(point, set()).add(demand.level[root])
-    return found
+                nests_of.setdefault(point, set()).add(demand.level[root])
+    return nests_of
 
 
 def _is_expensive(scheduled: ScheduledFusion, point: Point) -> bool:
@@ -224,13 +224,13 @@ def _read_again(
 ) -> dict[Point, int]:
     """{kept point: the last nest that reads it}, for points that a nest after their first reads."""
     demand = scheduled.part.demand
-    found: dict[Point, int] = {}
+    last: dict[Point, int] = {}
     for root in demand.roots:
         nest = demand.level[root]
         filled = frozenset(p for p in kept if min(seen[p]) < nest)
         for point in filled.intersection(demand.reached([root], stop=filled)):
-            found[point] = max(found.get(point, 0), nest)
-    return found
+            last[point] = max(last.get(point, 0), nest)
+    return last
 
 
 # ---- the threads that hold it
@@ -238,17 +238,17 @@ def _read_again(
 
 def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> HeuristicParams | None:
     """The parameters of the smallest cluster (or single block) whose registers hold a row."""
-    own = scheduled.params
+    params = scheduled.params
     if has_order(scheduled.part, scheduled.options):  # block and cluster may not change
-        return own if _fits(scheduled, row_bytes, own) else None
+        return params if _fits(scheduled, row_bytes, params) else None
     cluster = 1
     while cluster <= scheduled.target.max_cluster:
-        x, y = own.threads if cluster == 1 else (CLUSTER_THREADS, 1)
+        x, y = params.threads if cluster == 1 else (CLUSTER_THREADS, 1)
         most = max(LONG_ROW_THREADS, x)
         while x <= most:
-            found = replace(own, threads=(x, y), cluster=cluster)
-            if _fits(scheduled, row_bytes, found):
-                return found
+            changed = replace(params, threads=(x, y), cluster=cluster)
+            if _fits(scheduled, row_bytes, changed):
+                return changed
             x, y = x * 2, max(y // 2, 1)
         cluster *= 2
     return None

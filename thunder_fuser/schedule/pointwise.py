@@ -28,7 +28,7 @@ from thunder_fuser.schedule.axes import (
     size_of,
 )
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
+from thunder_fuser.schedule.scheduler import Decisions, KernelMatch, NoMatch
 from thunder_fuser.target import Target
 
 THREADS = 128
@@ -45,17 +45,17 @@ class Pointwise(KernelMatch):
     takes_no = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL)
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Pointwise | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Pointwise | NoMatch:
         if have_one_space(part.stored_axes.values()):
             return cls(part, target, options)
         listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in part.outputs)
-        return Reject(cls.name, f"results over different axes: {listed}")
+        return NoMatch(cls.name, f"results over different axes: {listed}")
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         axes = self.part.axes(self.part.outputs[0])
-        found = replace(self, kept=memory_order(self.part, axes))
-        made = cpu_with(found) if self.target.is_cpu else _cuda(found, alignment)
-        return found.scheduled(made, alignment)
+        match = replace(self, kept=memory_order(self.part, axes))
+        decisions = cpu_with(match) if self.target.is_cpu else _cuda(match, alignment)
+        return match.scheduled(decisions, alignment)
 
 
 def have_one_space(stored: Iterable[Axes]) -> bool:
@@ -63,39 +63,39 @@ def have_one_space(stored: Iterable[Axes]) -> bool:
     return len(set(stored)) <= 1
 
 
-def _cuda(found: Pointwise, alignment: dict[str, int]) -> Made:
-    width = cuda_with(found, alignment)[0].vectorize
-    return cuda_with(found, alignment, width=width, unroll=_unroll(found, width))
+def _cuda(match: Pointwise, alignment: dict[str, int]) -> Decisions:
+    width = cuda_with(match, alignment)[0].vectorize
+    return cuda_with(match, alignment, width=width, unroll=_unroll(match, width))
 
 
 def cuda_with(
-    found: Pointwise,
+    match: Pointwise,
     alignment: dict[str, int],
     *,
     threads: int = THREADS,
     width: int = 0,
     unroll: int = 1,
-) -> Made:
+) -> Decisions:
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
     Vectors rows apart: [M, N] -> [MN.o.i.o@bx, MN.o.o@unroll, MN.o.i.i@tx, MN.i@vectorize]
     Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], with M and N.o merged.
     width: 0 for the best one.
     """
-    part, total = found.part, found.kept_size
-    row = _odd_row(part, found.kept)
-    apart = unroll > 1 and _lie_apart(found, unroll)
+    part, total = match.part, match.kept_size
+    row = _odd_row(part, match.kept)
+    rows_apart = unroll > 1 and _are_rows_apart(match, unroll)
 
     def build(s: Transforms, width: int) -> bool:
         shift = row_shift(part, row, width) if size_of(part, row) % width else None
         if shift is not None:
             vectors, lane = s.split(s.merge(row), width, shift)
-            outer = s.merge((*found.kept[: -len(row)], vectors))
+            outer = s.merge((*match.kept[: -len(row)], vectors))
         elif total % width:
             return False
         else:
             outer, lane = s.split(s.merge(tuple(axis.name for axis in s.domain)), width)
-        if apart and not s.extent(outer) % unroll:
+        if rows_apart and not s.extent(outer) % unroll:
             step, outer = s.split(outer, s.extent(outer) // unroll)
             block, thread = s.split(outer, threads)
             s.reorder(block, step, thread, lane)
@@ -105,8 +105,8 @@ def cuda_with(
         s.bind(BIDX=block, UNROLL=step, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment, width)
-    return HeuristicParams(found.name, width, (threads, 1), unroll), transforms
+    width, transforms = match.widest(build, alignment, width)
+    return HeuristicParams(match.name, width, (threads, 1), unroll), transforms
 
 
 def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,57 +121,57 @@ def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
     if not groups:
         return ()
     symbols = [position.symbols for position in part.accessed.values()]
-    of_rows = any(found and found.isdisjoint(groups[-1]) for found in symbols)
+    of_rows = any(symbols_read and symbols_read.isdisjoint(groups[-1]) for symbols_read in symbols)
     narrow = min(part.tensors[name].dtype.bytes for name in part.global_tensors)
     return groups[-1] if of_rows or size_of(part, order) % (MAX_BYTES // narrow) else ()
 
 
-def _unroll(found: Pointwise, width: int) -> int:
+def _unroll(match: Pointwise, width: int) -> int:
     """The vectors that each thread must load at once to saturate memory, if enough blocks remain.
 
     An SM with max_threads_per_sm threads needs bytes_in_flight_per_sm under way. Vectors that share
     much of what they read of a row are four.
     """
-    part, target, order = found.part, found.target, set(found.kept)
+    part, target, order = match.part, match.target, set(match.kept)
     streamed = {p.name for p, position in part.accessed.items() if position.symbols >= order}
     names = streamed.intersection(part.inputs)
     read = sum(part.tensors[name].dtype.bytes * width for name in names)
     wanted = -(-target.bytes_in_flight_per_sm // target.max_threads_per_sm)
-    shares = _lie_apart(found, MOST_STEPS)
+    shares = _are_rows_apart(match, MOST_STEPS)
     unroll = 1
     while unroll < MOST_STEPS and read and (shares or unroll * read < wanted):
-        blocks = found.kept_size // (width * THREADS * unroll * 2)
+        blocks = match.kept_size // (width * THREADS * unroll * 2)
         if blocks < 8 * target.sm_count:
             break
         unroll *= 2
     return unroll
 
 
-def _lie_apart(found: Pointwise, unroll: int) -> bool:
+def _are_rows_apart(match: Pointwise, unroll: int) -> bool:
     """True if the vectors of a thread should lie whole rows apart: the tensors without rows have
     more than twice the bytes an element of those with all axes.
 
     The gradient of a batch norm (18 bytes for 6) takes 0.89 of the time; a batch norm in inference
     (8 bytes for 4) would take 1.05 of it (ResNet-50, H200).
     """
-    part, groups = found.part, collapse(found.part, found.kept)
+    part, groups = match.part, collapse(match.part, match.kept)
     if len(groups) < 2 or size_of(part, groups[0]) % unroll:
         return False
     rows, shared, streamed = set(groups[0]), 0, 0
     for point, position in part.accessed.items():
         size = part.tensors[point.name].dtype.bytes
         shared += size if position.symbols and position.symbols.isdisjoint(rows) else 0
-        streamed += size if position.symbols.issuperset(found.kept) else 0
+        streamed += size if position.symbols.issuperset(match.kept) else 0
     return shared > 2 * streamed
 
 
-def cpu_with(found: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> Made:
+def cpu_with(match: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> Decisions:
     """[M, N] -> [M@bx, N@vectorize]; long rows in chunks, transposed accesses in tiles.
 
     If a branch or a division changes within rows: [M@bx, N.o, N.i@vectorize].
     """
-    groups = collapse(found.part, found.kept)
-    across = _fast_elsewhere(found.part, groups)
+    groups = collapse(match.part, match.kept)
+    across = _fast_elsewhere(match.part, groups)
 
     def build(s: Transforms, run: int) -> bool:
         names = [s.merge(group) for group in groups] or [s.domain[0].name]
@@ -187,8 +187,8 @@ def cpu_with(found: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> 
         s.bind(BIDX=blocks, VECTORIZE=s.split(inner, run)[1] if run else inner)
         return True
 
-    s = even_lanes(found.part, found.domain, build)
-    return HeuristicParams(found.name, s.lanes.extent.value), tuple(s.made)
+    s = even_lanes(match.part, match.domain, build)
+    return HeuristicParams(match.name, s.lanes.extent.value), tuple(s.applied)
 
 
 def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:

@@ -33,7 +33,7 @@ from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.row_shape import row_of, width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
+from thunder_fuser.schedule.scheduler import Decisions, KernelMatch, NoMatch
 from thunder_fuser.target import Target
 from thunder_fuser.threads import cached_property
 
@@ -67,18 +67,18 @@ class Rows(KernelMatch):
     plane: int = 0
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | NoMatch:
         if not part.reductions:
-            return Reject(cls.name, "there is no reduction")
+            return NoMatch(cls.name, "there is no reduction")
         patterns, chunked = set(part.patterns.values()), part.chunked
         chunks = {expr.attr("chunk") for expr in part.reductions}
         if len(patterns) > 1 or len(chunks) > 1:
-            return Reject(cls.name, f"reductions of {max(len(patterns), len(chunks))} patterns")
+            return NoMatch(cls.name, f"reductions of {max(len(patterns), len(chunks))} patterns")
         (pattern,) = patterns
         foreign = pattern.foreign(part.stored_axes.values(), chunked.axis if chunked else "")
         for name, axes in part.stored_axes.items():
             if axes in foreign:
-                return Reject(cls.name, f"result {name} is neither a row value nor a full one")
+                return NoMatch(cls.name, f"result {name} has neither the row's axes nor all axes")
         pattern = pattern.without(chunked.axis) if chunked else pattern
         order = summed_order(part, part.reductions[0], pattern.walked, options)
         kept, reduced = (
@@ -88,8 +88,7 @@ class Rows(KernelMatch):
             reduced = chunked.reduced
         last = tuple(takewhile(pattern.reduced.__contains__, reversed(order)))
         plane, chunk = size_of(part, last), chunked.size if chunked else 0
-        given = part, target, options, kept, reduced
-        return cls(*given, inner=bool(last), chunk=chunk, plane=plane)
+        return cls(part, target, options, kept, reduced, inner=bool(last), chunk=chunk, plane=plane)
 
     @cached_property
     def passes(self) -> int:
@@ -101,12 +100,12 @@ class Rows(KernelMatch):
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
         """The schedule with nothing kept on chip. shifted: odd rows may have Split.shift."""
         if self.target.is_cpu:
-            made = cpu_with(self)
+            decisions = cpu_with(self)
         elif self.inner:
-            made = _cuda_inner(self, alignment, shifted)
+            decisions = _cuda_inner(self, alignment, shifted)
         else:
-            made = _cuda_outer(self, alignment)
-        return self.scheduled(made, alignment)
+            decisions = _cuda_outer(self, alignment)
+        return self.scheduled(decisions, alignment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +114,10 @@ class Reduction(Rows):
 
     name = "reduction"
 
-    def refuse(self) -> Reject | None:
+    def refuse(self) -> NoMatch | None:
         if self.passes == 1:
             return None
-        return Reject(self.name, f"needs {self.passes} passes over the data")
+        return NoMatch(self.name, f"needs {self.passes} passes over the data")
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         return self.unplaced(alignment)
@@ -130,20 +129,20 @@ class Persistent(Rows):
 
     name = "persistent"
 
-    def refuse(self) -> Reject | None:
+    def refuse(self) -> NoMatch | None:
         if self.chunk:
-            return Reject(self.name, "a row is reduced by several blocks")
+            return NoMatch(self.name, "a row is reduced by several blocks")
         if self.passes == 1:
-            return Reject(self.name, "no full-size value reads a reduction")
+            return NoMatch(self.name, "no full-size value reads a reduction")
         return None
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         shifted = _may_shift(self)
         unplaced = self.unplaced(alignment, shifted=shifted)
         placed = place_persistent(unplaced)
-        own, wanted = unplaced.params, placed.params
+        planned, wanted = unplaced.params, placed.params
         rereads = shifted and wanted.memory != "registers"  # every pass would read partial steps
-        if not rereads and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
+        if not rereads and (wanted.threads, wanted.cluster) == (planned.threads, planned.cluster):
             return placed
         shifted = shifted and not rereads
         params, transforms = inner_with(
@@ -153,70 +152,70 @@ class Persistent(Rows):
         return replace(placed, params=params, transforms=transforms)
 
 
-def _may_shift(found: Rows) -> bool:
+def _may_shift(match: Rows) -> bool:
     """True if odd rows may be shifted: on a GPU, if the order of sums is free, in few passes.
 
     A weight is read element by element then, which costs more than it gains in three passes.
     """
-    if not found.inner or found.target.is_cpu or found.has_order:
+    if not match.inner or match.target.is_cpu or match.has_order:
         return False
-    part = found.part
+    part = match.part
     axes = [set(part.axes(name)) for name in part.inputs]
-    has_weights = any(not a.isdisjoint(found.reduced) and a.isdisjoint(found.kept) for a in axes)
-    return not has_weights or found.passes <= SHIFTED_PASSES
+    has_weights = any(not a.isdisjoint(match.reduced) and a.isdisjoint(match.kept) for a in axes)
+    return not has_weights or match.passes <= SHIFTED_PASSES
 
 
-def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
-    if found.has_order:
-        row = row_of(found.reduced_size, found.target, found.chunk, plane=found.plane)
-        return inner_with(found, alignment, row.threads, cluster=row.cluster, width=row.width)
-    columns = found.chunk or found.reduced_size
+def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisions:
+    if match.has_order:
+        row = row_of(match.reduced_size, match.target, match.chunk, plane=match.plane)
+        return inner_with(match, alignment, row.threads, cluster=row.cluster, width=row.width)
+    columns = match.chunk or match.reduced_size
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
-    while found.kept_size < found.target.sm_count and x < 1024 and x * 32 < columns:
+    while match.kept_size < match.target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: more parallelism is only possible along the row
-    made = inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
-    vectors = -(-columns // made[0].vectorize)
+    decisions = inner_with(match, alignment, (x, max(block // x, 1)), shifted=shifted)
+    vectors = -(-columns // decisions[0].vectorize)
     if vectors > x // 2:
-        return made
+        return decisions
     x = 1 << (vectors - 1).bit_length()  # a short row has no vectors for more threads
-    return inner_with(found, alignment, (x, block // x), shifted=shifted)
+    return inner_with(match, alignment, (x, block // x), shifted=shifted)
 
 
 def inner_with(
-    found: Rows,
+    match: Rows,
     alignment: dict[str, int],
     threads: tuple[int, int],
     *,
     cluster: int = 1,
     width: int = 0,
     shifted: bool = False,
-) -> Made:
+) -> Decisions:
     """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]
 
     With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
     """
-    chunk = found.chunk
-    x, y = threads[0], threads[1] if found.kept else 1
+    chunk = match.chunk
+    x, y = threads[0], threads[1] if match.kept else 1
 
     def build(s: Transforms, width: int) -> bool:
-        divides = found.reduced_size % width == 0 and chunk % width == 0
-        shift = row_shift(found.part, found.reduced, width) if shifted and not divides else None
+        divides = match.reduced_size % width == 0 and chunk % width == 0
+        shift = row_shift(match.part, match.reduced, width) if shifted and not divides else None
         if not divides and shift is None:
             return False
-        if found.kept:
-            block, row = s.split(s.merge(found.kept), y)
+        if match.kept:
+            block, row = s.split(s.merge(match.kept), y)
             s.bind(BIDX=block, TIDY=row)
-        vectors, lane = s.split(s.merge(found.reduced), width, shift)
-        _, vectors = _runs(s, found, vectors, chunk // width)
+        vectors, lane = s.split(s.merge(match.reduced), width, shift)
+        _, vectors = _runs(s, match, vectors, chunk // width)
         s.bind(TIDX=s.deal(vectors, x, cluster), VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment, width)
-    return HeuristicParams(found.name, width, (x, y), cluster=cluster), transforms
+    width, transforms = match.widest(build, alignment, width)
+    return HeuristicParams(match.name, width, (x, y), cluster=cluster), transforms
 
 
-def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
+def _runs(s: Transforms, match: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
     """The loop over runs, if results are partial, and the reduced axis that one block walks.
 
     [K, R] -> [K, R.o@by, R.i]
@@ -224,71 +223,71 @@ def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, 
     if not chunk:
         return (), row
     runs, row = s.split(row, chunk)
-    s.bind(**{"BIDY" if found.kept else "BIDX": runs})
+    s.bind(**{"BIDY" if match.kept else "BIDX": runs})
     return (runs,), row
 
 
-def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
-    columns, rows = found.kept_size, found.chunk or found.reduced_size
-    blocks = found.target.sm_count * rows // max(found.reduced_size, 1)  # of a run, for all SMs
+def _cuda_outer(match: Rows, alignment: dict[str, int]) -> Decisions:
+    columns, rows = match.kept_size, match.chunk or match.reduced_size
+    blocks = match.target.sm_count * rows // max(match.reduced_size, 1)  # of a run, for all SMs
     x = 32
     while x > 8 and (x * 4 > columns or columns < x * blocks):
         x //= 2  # few columns: several rows share a warp, and more blocks read them
     y = 256 // x
     while x * y < 1024 and y * 4 < rows:
         y *= 2
-    if found.chunk and found.has_order:
-        y = row_of(columns, found.target).threads[1]
+    if match.chunk and match.has_order:
+        y = row_of(columns, match.target).threads[1]
         x = 128 // y
-    return outer_with(found, alignment, (x, y))
+    return outer_with(match, alignment, (x, y))
 
 
 def outer_with(
-    found: Rows, alignment: dict[str, int], threads: tuple[int, int], *, width: int = 0
-) -> Made:
+    match: Rows, alignment: dict[str, int], threads: tuple[int, int], *, width: int = 0
+) -> Decisions:
     """[K, R] -> [K.o.o@bx, K.o.i@tx, R.o, R.i@ty, K.i@vectorize]"""
     x, y = threads
-    columns, rows = found.kept_size, found.chunk or found.reduced_size
-    runs, is_settled = -(-found.reduced_size // rows), width > 0
+    columns, rows = match.kept_size, match.chunk or match.reduced_size
+    runs, is_settled = -(-match.reduced_size // rows), width > 0
 
     def build(s: Transforms, width: int) -> bool:
         # Wide loads that would leave most SMs without a block are refused.
         blocks = -(-columns // (width * x)) * runs
-        is_idle = not is_settled and width > 1 and blocks < found.target.sm_count // 2
+        is_idle = not is_settled and width > 1 and blocks < match.target.sm_count // 2
         if columns % width or is_idle:
             return False
-        outer, lane = s.split(s.merge(found.kept), width)
+        outer, lane = s.split(s.merge(match.kept), width)
         block, thread = s.split(outer, x)
-        run, row = _runs(s, found, s.merge(found.reduced), found.chunk)
+        run, row = _runs(s, match, s.merge(match.reduced), match.chunk)
         step, row = s.split(row, y)
         s.reorder(block, *run, thread, step, row, lane)
         s.bind(BIDX=block, TIDX=thread, TIDY=row, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment, width)
-    return HeuristicParams(found.name, width, (x, y), inner=False), transforms
+    width, transforms = match.widest(build, alignment, width)
+    return HeuristicParams(match.name, width, (x, y), inner=False), transforms
 
 
-def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
+def cpu_with(match: Rows, columns: int = CPU_COLUMNS) -> Decisions:
     """[K@bx, R, R@vectorize]; if kept axes are fastest, [K.o@bx, R, K.i@vectorize] with K.i at most
     `columns`.
 
     Few columns take as many lanes: [4, 8, R] -> [4@bx, R, 8@vectorize], not 256.
     """
-    groups = collapse(found.part, (*found.kept, *found.reduced))
+    groups = collapse(match.part, (*match.kept, *match.reduced))
 
     def build(s: Transforms, run: int) -> bool:
         kept, reduced = (
             [s.merge(cut) for group in groups if (cut := tuple(a for a in group if a in side))]
-            for side in (found.kept, found.reduced)
+            for side in (match.kept, match.reduced)
         )
-        if run and (found.inner or s.extent(kept[-1]) % run):
+        if run and (match.inner or s.extent(kept[-1]) % run):
             return False
         runs: tuple[str, ...] = ()
-        if found.chunk:
-            runs, row = _runs(s, found, s.merge(tuple(reduced)), found.chunk)
+        if match.chunk:
+            runs, row = _runs(s, match, s.merge(tuple(reduced)), match.chunk)
             reduced = [row]
-        if found.inner:
+        if match.inner:
             lane = reduced.pop()
         else:
             few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # similar sizes share a kernel
@@ -302,9 +301,9 @@ def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
         s.bind(VECTORIZE=lane)
         return True
 
-    s = even_lanes(found.part, found.domain, build)
-    params = HeuristicParams(found.name, s.lanes.extent.value, inner=found.inner)
-    return params, tuple(s.made)
+    s = even_lanes(match.part, match.domain, build)
+    params = HeuristicParams(match.name, s.lanes.extent.value, inner=match.inner)
+    return params, tuple(s.applied)
 
 
 # ---- scans
@@ -321,17 +320,17 @@ class Scan(Rows):
     takes_no = (OpKind.REDUCTION, OpKind.EXTERNAL)
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Scan | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Scan | NoMatch:
         if not part.scans:
-            return Reject(cls.name, "there is no scan")
+            return NoMatch(cls.name, "there is no scan")
         scanned, *others = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})
         if others:
             listed = ", ".join((scanned, *others))
-            return Reject(cls.name, f"scans along {len(others) + 1} axes: {listed}")
-        made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
-        if not have_one_space(frozenset(part.axes(name)) for name in made):
-            listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
-            return Reject(cls.name, f"values over different axes: {listed}")
+            return NoMatch(cls.name, f"scans along {len(others) + 1} axes: {listed}")
+        names = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
+        if not have_one_space(frozenset(part.axes(name)) for name in names):
+            listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in names)
+            return NoMatch(cls.name, f"values over different axes: {listed}")
         first = part.scans[0]
         order = summed_order(part, first, part.axes(first.outputs[0]), options)
         kept, inner = tuple(a for a in order if a != scanned), order[-1] == scanned
@@ -340,12 +339,12 @@ class Scan(Rows):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         few = self.kept_size < COLUMNS_PER_SM * self.target.sm_count
         if self.target.is_cpu:
-            made = scan_rows_on_cpu(self) if self.inner else scan_columns_on_cpu(self)
+            decisions = scan_rows_on_cpu(self) if self.inner else scan_columns_on_cpu(self)
         elif self.inner or (few and self.reduced_size > COLUMNS_PER_SM):
-            made = _cuda_scan_inner(self, alignment)
+            decisions = _cuda_scan_inner(self, alignment)
         else:
-            made = scan_columns_with(self, alignment)
-        return self.scheduled(made, alignment)
+            decisions = scan_columns_with(self, alignment)
+        return self.scheduled(decisions, alignment)
 
 
 def _axis(part: Part, name: str) -> str:
@@ -354,19 +353,19 @@ def _axis(part: Part, name: str) -> str:
     return part.domain_map.axis(axes[dim])
 
 
-def _cuda_scan_inner(found: Scan, alignment: dict[str, int]) -> Made:
-    length, x = found.reduced_size, 8
+def _cuda_scan_inner(match: Scan, alignment: dict[str, int]) -> Decisions:
+    length, x = match.reduced_size, 8
     while x < SCANNED_ROW_THREADS and x * 4 < length:
         x *= 2
-    width = width_of(length) if found.has_order else 0
-    return inner_with(found, alignment, (x, max(128 // x, 1)), width=width)
+    width = width_of(length) if match.has_order else 0
+    return inner_with(match, alignment, (x, max(128 // x, 1)), width=width)
 
 
 def scan_columns_with(
-    found: Scan, alignment: dict[str, int], threads: int = COLUMN_THREADS, width: int = 0
-) -> Made:
+    match: Scan, alignment: dict[str, int], threads: int = COLUMN_THREADS, width: int = 0
+) -> Decisions:
     """[K, R] -> [K.o.o@bx, K.o.i@tx, R, K.i@vectorize]"""
-    columns, wanted = found.kept_size, COLUMNS_PER_SM * found.target.sm_count
+    columns, wanted = match.kept_size, COLUMNS_PER_SM * match.target.sm_count
     is_settled = width > 0
 
     def build(s: Transforms, width: int) -> bool:
@@ -374,33 +373,33 @@ def scan_columns_with(
         is_idle = not is_settled and width > 1 and columns < width * wanted
         if columns % width or is_idle:
             return False
-        outer, lane = s.split(s.merge(found.kept), width)
+        outer, lane = s.split(s.merge(match.kept), width)
         block, thread = s.split(outer, threads)
-        s.reorder(block, thread, *found.reduced, lane)
+        s.reorder(block, thread, *match.reduced, lane)
         s.bind(BIDX=block, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment, width)
-    return HeuristicParams(found.name, width, (threads, 1), inner=False), transforms
+    width, transforms = match.widest(build, alignment, width)
+    return HeuristicParams(match.name, width, (threads, 1), inner=False), transforms
 
 
-def scan_rows_on_cpu(found: Scan, chunk: int = SCANNED_CHUNK) -> Made:
+def scan_rows_on_cpu(match: Scan, chunk: int = SCANNED_CHUNK) -> Decisions:
     """[K@bx, R.o, R.i@vectorize]"""
-    s = Transforms(found.domain)
-    if found.kept:
-        s.bind(BIDX=s.merge(found.kept))
-    (lane,) = found.reduced
+    s = Transforms(match.domain)
+    if match.kept:
+        s.bind(BIDX=s.merge(match.kept))
+    (lane,) = match.reduced
     if s.extent(lane) > chunk:
         _, lane = s.split(lane, chunk)
     s.bind(VECTORIZE=lane)
-    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
+    return HeuristicParams(match.name, s.extent(lane)), tuple(s.applied)
 
 
-def scan_columns_on_cpu(found: Scan, columns: int = CPU_COLUMNS) -> Made:
+def scan_columns_on_cpu(match: Scan, columns: int = CPU_COLUMNS) -> Decisions:
     """[K.o@bx, R, K.i@vectorize]"""
-    s = Transforms(found.domain)
-    *slower, last = found.kept
+    s = Transforms(match.domain)
+    *slower, last = match.kept
     chunks, lane = s.split(last, columns)
-    s.reorder(*slower, chunks, *found.reduced, lane)
+    s.reorder(*slower, chunks, *match.reduced, lane)
     s.bind(BIDX=s.merge((*slower, chunks)), VECTORIZE=lane)
-    return HeuristicParams(found.name, s.extent(lane), inner=False), tuple(s.made)
+    return HeuristicParams(match.name, s.extent(lane), inner=False), tuple(s.applied)

@@ -12,7 +12,7 @@ from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.nested import InnerOuter, Nested
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Persistent, Reduction, Scan
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.scheduler import Match, NoMatch
 from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import Target
 
@@ -25,9 +25,9 @@ class ExprEval(Match):
     kind, call = OpKind.EXTERNAL, "torch call"
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | NoMatch:
         if len(part.exprs) != 1 or part.exprs[0].row.kind is not cls.kind:
-            return Reject(cls.name, f"not a single {cls.call}")
+            return NoMatch(cls.name, f"not a single {cls.call}")
         return cls(part, target, options)
 
 
@@ -49,17 +49,17 @@ class NoOp(Match):
     name = "no_op"
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | NoMatch:
         if any(expr.row.kind is OpKind.COMMUNICATION for expr in part.exprs):
-            return Reject(cls.name, "it moves elements between devices")
+            return NoMatch(cls.name, "it moves elements between devices")
         if all(0 in part.tensors[name].sizes for name in part.outputs):
             return cls(part, target, options)
-        own = [e for e in part.exprs if not all(part.tensors[n].is_scalar for n in e.outputs)]
-        for expr in own:
+        others = [e for e in part.exprs if not all(part.tensors[n].is_scalar for n in e.outputs)]
+        for expr in others:
             names = (*expr.outputs, *names_of(expr))
             if not any(0 in part.tensors[name].sizes for name in names):
-                return Reject(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
-        return cls(part, target, options) if own else Reject(cls.name, "it only computes numbers")
+                return NoMatch(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
+        return cls(part, target, options) if others else NoMatch(cls.name, "no tensor results")
 
 
 SCHEDULERS: tuple[type[Match], ...] = (
@@ -76,12 +76,12 @@ SCHEDULERS: tuple[type[Match], ...] = (
 )
 
 
-def find_match(part: Part, target: Target, options: CompileOptions) -> Match | tuple[Reject, ...]:
+def find_match(part: Part, target: Target, options: CompileOptions) -> Match | tuple[NoMatch, ...]:
     """The match of the first scheduler that takes the part, or every refusal."""
-    refusals: list[Reject] = []
+    refusals: list[NoMatch] = []
     for scheduler in SCHEDULERS:
-        found = scheduler.match(part, target, options)
-        if isinstance(found, Match):
-            return found
-        refusals.append(found)
+        match = scheduler.match(part, target, options)
+        if isinstance(match, Match):
+            return match
+        refusals.append(match)
     return tuple(refusals)

@@ -169,7 +169,7 @@ def row_of(
 
 
 def width_of(*lengths: int) -> int:
-    """The elements of a vector, which divides these lengths: of the row, its runs, its planes."""
+    """The elements of a vector. Lengths of a row, its runs or its planes are multiples of it."""
     return gcd(WIDTH, *lengths)
 
 

@@ -63,31 +63,31 @@ WALKS: dict[str, tuple[tuple[set[P], set[P]], tuple[set[P], set[P]]]] = {
 }
 
 
-def check(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def check(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """ScheduleError, which names the axis and the rule, unless the schedule is legal.
 
-    own: the scheduler's own schedule of the same part, which is legal.
+    default: the scheduler's own schedule of the same part, which is legal.
     """
-    if made == own:
+    if scheduled == default:
         return
-    _check_blocks(made)
-    if made.tile is not None:  # found in its space
+    _check_blocks(scheduled)
+    if scheduled.tile is not None:  # found in its space
         return
-    if made.params.scheduler in FREE:
+    if scheduled.params.scheduler in FREE:
         for rule in RULES:
-            rule(made, own)
+            rule(scheduled, default)
     else:
-        _check_space(made, own, [one.transforms for one in (own, *space(own))])
+        _check_space(scheduled, default, [s.transforms for s in (default, *space(default))])
 
 
 def _wrong(thing: str, expected: str, got: object) -> ScheduleError:
     return ScheduleError(thing, expected=expected, got=str(got))
 
 
-def _check_space(made: ScheduledFusion, own: ScheduledFusion, known: list[object]) -> None:
-    if made.transforms in known and made.persistent in ((), own.persistent):
+def _check_space(scheduled: ScheduledFusion, default: ScheduledFusion, known: list[object]) -> None:
+    if scheduled.transforms in known and scheduled.persistent in ((), default.persistent):
         return
-    name, count = made.params.scheduler, len(known)
+    name, count = scheduled.params.scheduler, len(known)
     expected = f"one of the {count} schedules of its space ({name} takes no others)"
     raise _wrong(f"schedule of {name}", expected, "another one")
 
@@ -95,11 +95,11 @@ def _check_space(made: ScheduledFusion, own: ScheduledFusion, known: list[object
 # ---- which loops
 
 
-def _check_steps(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_steps(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """Splits do not make the loops much longer than the axes."""
-    domain = made.axes
+    domain = scheduled.axes
     most = MOST_IDLE + IDLE_EACH * _steps(domain)
-    for transform in made.transforms:
+    for transform in scheduled.transforms:
         domain = apply(domain, transform)
         if isinstance(transform, Split) and _steps(domain) > most:
             raise _wrong(f"split of {transform.axis}", f"at most {most} steps", _steps(domain))
@@ -109,71 +109,71 @@ def _steps(domain: Domain) -> int:
     return prod(int(axis.extent.value) for axis in domain)
 
 
-def _kind(made: ScheduledFusion) -> str:
-    if not made.reduced:
+def _kind(scheduled: ScheduledFusion) -> str:
+    if not scheduled.reduced:
         return "pointwise"
-    if made.carried:
+    if scheduled.carried:
         return "carried"
-    return "inner" if made.params.inner else "outer"
+    return "inner" if scheduled.params.inner else "outer"
 
 
-def _loops(made: ScheduledFusion) -> LoopIndex:
-    return loop_index(made.axes, made.transforms, made.part.chunked)
+def _loops(scheduled: ScheduledFusion) -> LoopIndex:
+    return loop_index(scheduled.axes, scheduled.transforms, scheduled.part.chunked)
 
 
-def _check_walks(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_walks(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """What iterates over each loop is allowed in this kind of kernel."""
-    kind, variables = _kind(made), _loops(made).loops
-    kept, reduced = WALKS[kind][made.target.is_cpu]
-    runs = runs_loop(made.loop) if made.part.chunked and not made.carried else ""
-    for axis in made.loop:
+    kind, variables = _kind(scheduled), _loops(scheduled).loops
+    kept, reduced = WALKS[kind][scheduled.target.is_cpu]
+    runs = runs_loop(scheduled.loop) if scheduled.part.chunked and not scheduled.carried else ""
+    for axis in scheduled.loop:
         allowed = reduced if axis.is_reduction else kept
         if variables[axis.name].is_const or axis.parallel in allowed or axis.name == runs:
             continue
-        words = ", ".join(sorted(one.value for one in allowed)) or "nothing"
+        words = ", ".join(sorted(parallel.value for parallel in allowed)) or "nothing"
         side = "reduced" if axis.is_reduction else "kept"
-        device = "a CPU" if made.target.is_cpu else "CUDA"
+        device = "a CPU" if scheduled.target.is_cpu else "CUDA"
         expected = f"a {side} axis walked by {words} ({kind} on {device})"
         raise _wrong(f"axis {axis.name}", expected, axis.parallel.value)
 
 
-def _check_bound_once(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_bound_once(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """A block or thread index, a cluster or a vector iterates over one loop; blocks over runs."""
-    if made.part.chunked and not any(a.parallel in (P.BIDX, P.BIDY) for a in made.loop):
+    if scheduled.part.chunked and not any(a.parallel in (P.BIDX, P.BIDY) for a in scheduled.loop):
         raise _wrong("blockIdx.x", "the axis of runs, whose results are partial", "none")
     bound: dict[ParallelType, IterDomain] = {}
-    for axis in made.loop:
+    for axis in scheduled.loop:
         if axis.parallel not in (P.SERIAL, P.UNROLL) and axis.parallel in bound:
             other = bound[axis.parallel].name
             raise _wrong(f"axis {axis.name}", f"one axis at {axis.parallel.value}", f"{other} too")
         bound[axis.parallel] = axis
 
 
-def _check_rows(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_rows(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """Reductions have threads along an axis, and a block that walks rows has one loop over them."""
-    if not made.reduced or made.target.is_cpu:
+    if not scheduled.reduced or scheduled.target.is_cpu:
         return
-    by = {axis.parallel for axis in made.loop}
+    by = {axis.parallel for axis in scheduled.loop}
     if P.TIDX not in by:
         raise _wrong("threadIdx.x", "an axis of a reduction", "none")
-    if made.carried:
-        variables = _loops(made).loops
-        rows = [a for a in made.loop if a.parallel is P.SERIAL and not a.is_reduction]
+    if scheduled.carried:
+        variables = _loops(scheduled).loops
+        rows = [a for a in scheduled.loop if a.parallel is P.SERIAL and not a.is_reduction]
         walked = [a.name for a in rows if not variables[a.name].is_const]
         if len(walked) > 1:
             raise _wrong(f"axis {walked[1]}", "one loop over a block's rows", ", ".join(walked))
 
 
-def _check_runs(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_runs(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """The blocks of partial results reduce the runs of the plan."""
-    chunked = made.part.chunked
+    chunked = scheduled.part.chunked
     if chunked is None:
         return
-    name = runs_loop(made.loop)
-    loops = _loops(made)
+    name = runs_loop(scheduled.loop)
+    loops = _loops(scheduled)
     run = loops.loops[name]
     guarded = [guard for guard in loops.guards if guard.value.symbols & run.symbols]
-    flat = _flat(made, loops).substitute({str(guard.variable): guard.value for guard in guarded})
+    flat = _flat(scheduled, loops).substitute({str(g.variable): g.value for g in guarded})
     whole = run * chunked.size
     rest = flat - whole
     if rest.lo < 0 or rest.hi >= chunked.size or rest.symbols & whole.symbols:
@@ -181,10 +181,10 @@ def _check_runs(made: ScheduledFusion, own: ScheduledFusion) -> None:
         raise _wrong(f"axis {name}", expected, f"element {flat}")
 
 
-def _flat(made: ScheduledFusion, loops: LoopIndex) -> Scalar:
+def _flat(scheduled: ScheduledFusion, loops: LoopIndex) -> Scalar:
     """The row-major number of an element along the axes whose runs are reduced."""
-    assert made.part.chunked is not None
-    names, extents = made.part.chunked.reduced, made.part.extents
+    assert scheduled.part.chunked is not None
+    names, extents = scheduled.part.chunked.reduced, scheduled.part.extents
     merged = "*".join(names)
     if merged in loops.index:
         return loops.index[merged]
@@ -197,28 +197,28 @@ def _flat(made: ScheduledFusion, loops: LoopIndex) -> Scalar:
 # ---- the order of sums
 
 
-def _check_order(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_order(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """Under `repeatable` the sizes of a sum fix the loops that it goes through."""
-    if not has_order(made.part, made.options):
+    if not has_order(scheduled.part, scheduled.options):
         return
-    theirs, ours = (_summed(one) for one in (own, made))
-    if (theirs, own.params.inner) != (ours, made.params.inner):
+    theirs, ours = (_summed(schedule) for schedule in (default, scheduled))
+    if (theirs, default.params.inner) != (ours, scheduled.params.inner):
         expected = f"the loops that a sum's sizes fix: {', '.join(theirs)}"
         raise _wrong("option repeatable", expected, ", ".join(ours))
 
 
-def _summed(made: ScheduledFusion) -> tuple[str, ...]:
-    return tuple(str(axis) for axis in made.loop if axis.is_reduction or made.carried)
+def _summed(scheduled: ScheduledFusion) -> tuple[str, ...]:
+    return tuple(str(axis) for axis in scheduled.loop if axis.is_reduction or scheduled.carried)
 
 
 # ---- vectors
 
 
-def _check_lanes(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_lanes(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """The vectorized loop is the innermost one, and its width divides the extent of its axis."""
-    loops = _loops(made)
+    loops = _loops(scheduled)
     walked = [
-        axis for axis in made.loop
+        axis for axis in scheduled.loop
         if not (axis.parallel.is_block or axis.parallel.is_thread)
         and not loops.loops[axis.name].is_const
     ]  # fmt: skip
@@ -227,13 +227,13 @@ def _check_lanes(made: ScheduledFusion, own: ScheduledFusion) -> None:
         return
     if walked[-1] is not lane:
         raise _wrong(f"axis {lane.name}", "vectorize at the innermost loop", walked[-1].name)
-    if not made.target.is_cpu and int(lane.extent.value) not in WIDTHS:
+    if not scheduled.target.is_cpu and int(lane.extent.value) not in WIDTHS:
         expected = f"vectors of {', '.join(map(str, WIDTHS))} elements"
         raise _wrong(f"axis {lane.name}", expected, lane.extent)
     variable = loops.loops[lane.name]
     of_lane = variable.symbols
     for guard in loops.guards:  # the innermost splits first
-        shortens = made.target.is_cpu and guard.only_shortens(variable)
+        shortens = scheduled.target.is_cpu and guard.only_shortens(variable)
         if not guard.value.symbols & of_lane:
             continue
         if not shortens:
@@ -242,15 +242,16 @@ def _check_lanes(made: ScheduledFusion, own: ScheduledFusion) -> None:
         of_lane |= guard.variable.symbols
 
 
-def _check_shift(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_shift(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """Odd rows may be shifted (Split.shift) in a kernel for a GPU that reads each step once: rows
     are kept in registers, or the kernel is pointwise."""
-    shifted = [t for t in made.transforms if isinstance(t, Split) and t.shift is not None]
+    shifted = [t for t in scheduled.transforms if isinstance(t, Split) and t.shift is not None]
     if not shifted:
         return
-    lanes = [axis.name for axis in made.loop if axis.parallel is P.VECTORIZE]
-    is_free = not made.target.is_cpu and not has_order(made.part, made.options)
-    once = not made.reduced or (made.params.memory == "registers" and not made.carried)
+    lanes = [axis.name for axis in scheduled.loop if axis.parallel is P.VECTORIZE]
+    is_free = not scheduled.target.is_cpu and not has_order(scheduled.part, scheduled.options)
+    in_registers = scheduled.params.memory == "registers" and not scheduled.carried
+    once = in_registers or not scheduled.reduced
     if len(shifted) > 1 or lanes != [shifted[0].axis + ".i"] or not is_free or not once:
         expected = "one, of what is vectorized, on CUDA, of rows kept in registers"
         raise _wrong(f"shift of {shifted[0].axis}", expected, "another one")
@@ -259,56 +260,55 @@ def _check_shift(made: ScheduledFusion, own: ScheduledFusion) -> None:
 # ---- limits
 
 
-def _check_threads(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """A block has at most 1024 threads. Threads that reduce together are whole warps, or a part of
-    a warp."""
-    (x, y), cluster = made.params.threads, made.params.cluster
+def _check_threads(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
+    """A block has at most 1024 threads. Threads that reduce together fill warps, or part of one."""
+    (x, y), cluster = scheduled.params.threads, scheduled.params.cluster
     if x * y > MOST_THREADS:
         raise _wrong("threadIdx.x and threadIdx.y", f"at most {MOST_THREADS} threads", x * y)
-    joins = bool(made.reduced) and made.params.inner and not made.target.is_cpu
+    joins = bool(scheduled.reduced) and scheduled.params.inner and not scheduled.target.is_cpu
     if joins and x % WARP and (x > WARP or x & (x - 1) or ((x * y) % WARP and y > 1)):
         expected = "whole warps, or 1, 2, 4, 8 or 16 threads a row that fill warps together"
         raise _wrong("threadIdx.x", expected, f"{x} by {y} threads")
-    if cluster > 1 and (cluster > made.target.max_cluster or x % WARP or y > 1):
-        most = made.target.max_cluster
+    if cluster > 1 and (cluster > scheduled.target.max_cluster or x % WARP or y > 1):
+        most = scheduled.target.max_cluster
         expected = f"at most {most} blocks, of whole warps with one row each"
         raise _wrong("cluster", expected, f"{cluster} blocks of {x} by {y} threads")
-    if cluster > 1 and made.part.chunked and not made.carried:
+    if cluster > 1 and scheduled.part.chunked and not scheduled.carried:
         raise _wrong("cluster", "none where blocks reduce runs of a row", cluster)
 
 
-def _check_caches(made: ScheduledFusion, own: ScheduledFusion) -> None:
+def _check_caches(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     """The values that stay on chip fit there."""
-    if not made.persistent:
+    if not scheduled.persistent:
         return
-    memory, kept = made.params.memory, made.persistent
-    if made.target.is_cpu:
-        total = sum(one.bytes for one in kept)
+    memory, kept = scheduled.params.memory, scheduled.persistent
+    if scheduled.target.is_cpu:
+        total = sum(buffer.bytes for buffer in kept)
         if memory != "registers" or total > CPU_ROW_BYTES:
             raise _wrong("cache", f"at most {CPU_ROW_BYTES} bytes a row, no shared memory", total)
         return
     if memory != "registers":
-        if made.carried:
+        if scheduled.carried:
             raise _wrong("cache", "registers, where a block walks rows", memory)
         return  # the kernel's shared memory is counted when it is lowered
-    dealt = made.params.threads[0] * made.params.cluster
+    dealt = scheduled.params.threads[0] * scheduled.params.cluster
     share = -(-bytes_at_once(kept) // dealt)
     if share > THREAD_BYTES:
         raise _wrong("cache in registers", f"at most {THREAD_BYTES} bytes a thread", share)
-    columns = size_of(made.part, made.reduced)
-    steps = -(-columns // (dealt * made.params.vectorize))
+    columns = size_of(scheduled.part, scheduled.reduced)
+    steps = -(-columns // (dealt * scheduled.params.vectorize))
     if steps > MAX_STEPS:
         raise _wrong("cache in registers", f"at most {MAX_STEPS} steps of a thread", steps)
 
 
-def _check_blocks(made: ScheduledFusion) -> None:
+def _check_blocks(scheduled: ScheduledFusion) -> None:
     """A multiprocessor can hold the blocks."""
-    blocks, threads = made.params.blocks, prod(made.params.threads)
+    blocks, threads = scheduled.params.blocks, prod(scheduled.params.threads)
     if not blocks:
         return
-    most = min(MOST_BLOCKS, made.target.max_threads_per_sm // max(threads, 1))
-    if made.target.is_cpu or blocks > most:
-        raise _wrong("blocks", f"at most {0 if made.target.is_cpu else most}", blocks)
+    most = min(MOST_BLOCKS, scheduled.target.max_threads_per_sm // max(threads, 1))
+    if scheduled.target.is_cpu or blocks > most:
+        raise _wrong("blocks", f"at most {0 if scheduled.target.is_cpu else most}", blocks)
 
 
 RULES: tuple[Callable[[ScheduledFusion, ScheduledFusion], None], ...] = (

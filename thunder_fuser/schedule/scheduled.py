@@ -139,8 +139,8 @@ class ScheduledFusion:
         view = self.part.tensors[name]
         of = self.part.domain_map.axis
         runs = self.part.chunked.axis if self.part.chunked else None  # made of the reduced axes
-        own = [a for a in view.domain.logical if not a.is_broadcast and of(a) != runs]
-        axes = [IterDomain(of(a), a.extent, a.kind) for a in own]
+        logical = [a for a in view.domain.logical if not a.is_broadcast and of(a) != runs]
+        axes = [IterDomain(of(a), a.extent, a.kind) for a in logical]
         order = {axis.name: at for at, axis in enumerate(self.axes)}
         axes.sort(key=lambda axis: order.get(axis.name, len(order)))
         return replay(tuple(axes), self.transforms)
@@ -153,8 +153,8 @@ class ScheduledFusion:
         cached = {buffer.point.name: buffer for buffer in self.persistent}
         for name, buffer in cached.items():
             dtype = self.part.tensors[name].dtype.short
-            told = f"  # {dtype}, {buffer.bytes} bytes a row"
-            lines.append(f'    s.cache("{name}", "{buffer.memory}"){told}')
+            comment = f"  # {dtype}, {buffer.bytes} bytes a row"
+            lines.append(f'    s.cache("{name}", "{buffer.memory}"){comment}')
         lines += ["    pass"] * (len(lines) == 1)
         for name in self.part.producer:
             loop = ", ".join(str(axis) for axis in self.loop_of(name))
@@ -184,8 +184,8 @@ def _transform_text(transform: Transform) -> str:
     return f'parallelize("{transform.axis}", "{transform.parallel.value}")'
 
 
-def params_of(own: HeuristicParams, loop: Domain, blocks: int) -> HeuristicParams:
-    """The parameters of a schedule with these loops. own: of another schedule of the match."""
+def params_of(like: HeuristicParams, loop: Domain, blocks: int) -> HeuristicParams:
+    """The parameters of a schedule with these loops. like: those of another schedule."""
     bound = {axis.parallel: axis for axis in loop}
 
     def extent(parallel: ParallelType) -> int:
@@ -194,11 +194,11 @@ def params_of(own: HeuristicParams, loop: Domain, blocks: int) -> HeuristicParam
     walks = bound.get(ParallelType.TIDX) or bound.get(ParallelType.VECTORIZE)
     reduces = any(axis.is_reduction for axis in loop)
     return HeuristicParams(
-        own.scheduler,
+        like.scheduler,
         extent(ParallelType.VECTORIZE),
         (extent(ParallelType.TIDX), extent(ParallelType.TIDY)),
         extent(ParallelType.UNROLL),
-        walks.is_reduction if reduces and walks else own.inner,
+        walks.is_reduction if reduces and walks else like.inner,
         cluster=extent(ParallelType.CLUSTER),
         blocks=blocks,
     )
@@ -209,7 +209,7 @@ class Transforms:
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        self.made: list[Transform] = []
+        self.applied: list[Transform] = []
 
     def split(self, axis: str, factor: int, shift: Scalar | None = None) -> tuple[str, str]:
         """axis -> (axis.o, axis.i), axis.i of extent `factor`."""
@@ -256,7 +256,7 @@ class Transforms:
     def add(self, transform: Transform) -> None:
         """Applies one more transform; ScheduleError if an axis that it names does not exist."""
         self.domain = apply(self.domain, transform)
-        self.made.append(transform)
+        self.applied.append(transform)
 
 
 def reference(part: Part, kept: tuple[str, ...], reduced: tuple[str, ...]) -> Domain:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler matches a part, or refuses it with a reason. A match makes the schedule.
 
-Reduction.match(part, target, options)  ->  Reject("reduction: there is no reduction")
+Reduction.match(part, target, options)  ->  NoMatch("reduction: there is no reduction")
                                         or  Reduction(part, ..., kept=(i0,), reduced=(i1,))
 found.schedule(alignment)               ->  ScheduledFusion
 """
@@ -30,14 +30,14 @@ from thunder_fuser.target import Target
 from thunder_fuser.threads import cached_property
 
 # What a scheduler decides: the parameters, and the transforms of the kernel's axes.
-Made = tuple[HeuristicParams, tuple[Transform, ...]]
+Decisions = tuple[HeuristicParams, tuple[Transform, ...]]
 
 # To compute a value at more places for one output element costs more than to store and load it.
 MAX_PLACES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class NoMatch:
     """Why a scheduler does not take a part."""
 
     scheduler: str
@@ -60,7 +60,7 @@ class Match(ABC):
 
     @classmethod
     @abstractmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | NoMatch:
         """The match of this scheduler, or why it does not take the part."""
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion | None:
@@ -80,18 +80,18 @@ class KernelMatch(Match):
     takes_no: ClassVar[tuple[OpKind, ...]]
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        found = _refuse_ops(part, cls) or cls.find(part, target, options)
-        if isinstance(found, Reject):
-            return found
-        return found.refuse() or _refuse_reads(part, cls.name) or found
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | NoMatch:
+        match = _refuse_ops(part, cls) or cls.find(part, target, options)
+        if isinstance(match, NoMatch):
+            return match
+        return match.refuse() or _refuse_reads(part, cls.name) or match
 
     @classmethod
     @abstractmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> KernelMatch | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> KernelMatch | NoMatch:
         """The match or a refusal. The part has elements, and no ops of the kinds in takes_no."""
 
-    def refuse(self) -> Reject | None:
+    def refuse(self) -> NoMatch | None:
         """Why the scheduler refuses the match after all, such as rows that do not fit on chip."""
         return None
 
@@ -123,43 +123,43 @@ class KernelMatch(Match):
         width = settled or best_width(self.part, self.domain, build, alignment)
         s = Transforms(self.domain)
         build(s, width)
-        return width, tuple(s.made)
+        return width, tuple(s.applied)
 
-    def scheduled(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
+    def scheduled(self, decisions: Decisions, alignment: dict[str, int]) -> ScheduledFusion:
         """The part with these decisions."""
-        given, aligned = (self.part, self.target, self.options), tuple(sorted(alignment.items()))
-        return ScheduledFusion(*given, self.kept, self.reduced, *made, aligned)
+        fields, aligned = (self.part, self.target, self.options), tuple(sorted(alignment.items()))
+        return ScheduledFusion(*fields, self.kept, self.reduced, *decisions, aligned)
 
 
-def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
+def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> NoMatch | None:
     """Refuses tensors without elements, and kinds of ops that the scheduler does not take."""
     if part.has_empty:
-        return Reject(scheduler.name, "a tensor has no elements")
+        return NoMatch(scheduler.name, "a tensor has no elements")
     for expr in part.exprs:
         kind = expr.row.kind
         if kind in (*scheduler.takes_no, OpKind.COMMUNICATION):
             reason = f"it takes no {kind.value} op: {expr.op} -> {expr.outputs[0]}"
-            return Reject(scheduler.name, reason)
+            return NoMatch(scheduler.name, reason)
     return None
 
 
-def _refuse_reads(part: Part, scheduler: str) -> Reject | None:
+def _refuse_reads(part: Part, scheduler: str) -> NoMatch | None:
     """Refuses reductions and scans that are read at other elements than their own, and values that
     the kernel would compute too often."""
     symbols = axis_symbols(part)
     for expr in (*part.reductions, *part.scans):
         name = expr.outputs[0]
-        own = result_index(part, name, symbols)
-        if any(p.index != own or not p.condition.is_const for p in part.demand.points(name)):
-            return Reject(scheduler, f"{name} is read at other elements than its own")
+        index = result_index(part, name, symbols)
+        if any(p.index != index or not p.condition.is_const for p in part.demand.points(name)):
+            return NoMatch(scheduler, f"{name} is indexed by another value")
     for name in part.producer:
         count = len({point.index for point in part.demand.points(name)})
         if count > MAX_PLACES:
-            return Reject(scheduler, f"{name} would be computed at {count} places")
+            return NoMatch(scheduler, f"{name} would be computed at {count} places")
     for expr in part.exprs:
         if expr.row.kind is OpKind.INDEX and _repeats(part, expr):
             source, result = expr.inputs[expr.row.source], expr.outputs[0]
-            return Reject(scheduler, f"{source} would be computed for each element of {result}")
+            return NoMatch(scheduler, f"{source} would be computed for each element of {result}")
     return None
 
 

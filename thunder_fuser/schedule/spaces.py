@@ -53,78 +53,78 @@ CLUSTERS = (1, 2, 4, 8, 16)
 BLOCKS = (0, 1, 2, 3, 4, 6, 8)
 WIDE_TILE = 32768  # bytes of the largest tile
 
-Found = TypeVar("Found", bound=KernelMatch)
+MatchType = TypeVar("MatchType", bound=KernelMatch)
 Space = Callable[[ScheduledFusion], Iterator[ScheduledFusion]]
 
 
-def neighbours(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
+def neighbours(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
     """Every other schedule of the space once, the most similar first. Some may be illegal."""
-    seen = {_decided(own)}
-    for one in space(own):
-        if _decided(one) not in seen:
-            seen.add(_decided(one))
-            yield one
+    seen = {_decided(base)}
+    for schedule in space(base):
+        if _decided(schedule) not in seen:
+            seen.add(_decided(schedule))
+            yield schedule
 
 
-def space(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
+def space(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
     """The schedules of the scheduler's function; none for a scheduler without one."""
-    found = SPACES.get(own.params.scheduler) or FREE.get(own.params.scheduler)
-    return found(own) if found else iter(())
+    schedules_of = SPACES.get(base.params.scheduler) or FREE.get(base.params.scheduler)
+    return schedules_of(base) if schedules_of else iter(())
 
 
-def _decided(one: ScheduledFusion) -> tuple[object, ...]:
-    return one.params, one.transforms, one.persistent, one.tile
+def _decided(schedule: ScheduledFusion) -> tuple[object, ...]:
+    return schedule.params, schedule.transforms, schedule.persistent, schedule.tile
 
 
-def _around(own: Sequence[int], choices: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """All choices, those with the fewest doublings or halvings of `own` first.
+def _around(base: Sequence[int], choices: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """All choices, those with the fewest doublings or halvings of `base` first.
 
     >>> _around((128, 1), [(64, 128, 512), (1, 2)])
     [(128, 1), (64, 1), (128, 2), (64, 2), (512, 1), (512, 2)]
     """
 
-    def far(made: tuple[int, ...]) -> float:
-        pairs = zip(made, own, strict=True)
+    def far(choice: tuple[int, ...]) -> float:
+        pairs = zip(choice, base, strict=True)
         return sum(abs(log2(max(a, 0.5)) - log2(max(b, 0.5))) for a, b in pairs)
 
-    return sorted((one for one in product(*choices) if far(one) <= FARTHEST), key=far)
+    return sorted((choice for choice in product(*choices) if far(choice) <= FARTHEST), key=far)
 
 
-def _match(own: ScheduledFusion, scheduler: type[Found]) -> Found:
+def _match(base: ScheduledFusion, scheduler: type[MatchType]) -> MatchType:
     """The scheduler's match of the part, with its axes in the order of the schedule."""
-    found = scheduler.match(own.part, own.target, own.options)
-    assert isinstance(found, scheduler)
-    return replace(found, kept=own.kept, reduced=own.reduced)
+    match = scheduler.match(base.part, base.target, base.options)
+    assert isinstance(match, scheduler)
+    return replace(match, kept=base.kept, reduced=base.reduced)
 
 
-def _with_blocks(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
+def _with_blocks(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
     """With other numbers of blocks in a multiprocessor, which limit the registers of a thread."""
-    for blocks in BLOCKS if not own.target.is_cpu else ():
-        yield replace(own, params=replace(own.params, blocks=blocks))
+    for blocks in BLOCKS if not base.target.is_cpu else ():
+        yield replace(base, params=replace(base.params, blocks=blocks))
 
 
 # ---- pointwise
 
 
-def _pointwise(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    found, alignment = _match(own, Pointwise), dict(own.alignment)
-    yield from _in_turns(_flat(own, found, alignment), _with_blocks(own))
+def _pointwise(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    match, alignment = _match(base, Pointwise), dict(base.alignment)
+    yield from _in_turns(_flat(base, match, alignment), _with_blocks(base))
 
 
 def _flat(
-    own: ScheduledFusion, found: Pointwise, alignment: dict[str, int]
+    base: ScheduledFusion, match: Pointwise, alignment: dict[str, int]
 ) -> Iterator[ScheduledFusion]:
     """With other threads, vectors and unrolled steps; on a CPU with other chunks and tiles."""
-    if own.target.is_cpu:
+    if base.target.is_cpu:
         for chunk, tile in _around((CPU_CHUNK, CPU_TILE), [_powers(256, 65536), _powers(8, 128)]):
-            yield found.scheduled(cpu_with(found, chunk, tile), alignment)
+            yield match.scheduled(cpu_with(match, chunk, tile), alignment)
         return
-    params = own.params
+    params = base.params
     mine = params.threads[0], params.unroll, params.vectorize
     for threads, unroll, width in _around(mine, [_powers(64, 1024), (1, 2, 4, 8), WIDTHS]):
-        if found.kept_size % width == 0:
-            made = cuda_with(found, alignment, threads=threads, width=width, unroll=unroll)
-            yield found.scheduled(made, alignment)
+        if match.kept_size % width == 0:
+            decisions = cuda_with(match, alignment, threads=threads, width=width, unroll=unroll)
+            yield match.scheduled(decisions, alignment)
 
 
 def _powers(low: int, high: int) -> tuple[int, ...]:
@@ -134,134 +134,135 @@ def _powers(low: int, high: int) -> tuple[int, ...]:
 # ---- rows
 
 
-def _reduction(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    yield from _in_turns(_rows(own, _match(own, Reduction)), _with_blocks(own))
+def _reduction(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    yield from _in_turns(_rows(base, _match(base, Reduction)), _with_blocks(base))
 
 
-def _persistent(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    kept = [buffer.point.name for buffer in own.persistent]
-    others = (_cached(one, kept, own.params.memory) for one in _rows(own, _match(own, Persistent)))
-    yield from _in_turns(others, _caches(own), _with_blocks(own))
+def _persistent(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    kept = [buffer.point.name for buffer in base.persistent]
+    rows = _rows(base, _match(base, Persistent))
+    others = (_cached(row, kept, base.params.memory) for row in rows)
+    yield from _in_turns(others, _caches(base), _with_blocks(base))
 
 
 def _in_turns(*spaces: Iterator[ScheduledFusion]) -> Iterator[ScheduledFusion]:
     """One of each, until all have ended."""
-    for found in zip_longest(*spaces):
-        yield from (one for one in found if one is not None)
+    for schedules in zip_longest(*spaces):
+        yield from (schedule for schedule in schedules if schedule is not None)
 
 
-def _rows(own: ScheduledFusion, found: Rows) -> Iterator[ScheduledFusion]:
+def _rows(base: ScheduledFusion, match: Rows) -> Iterator[ScheduledFusion]:
     """With other threads, vectors and clusters."""
-    alignment, params = dict(own.alignment), own.params
-    if own.target.is_cpu:
+    alignment, params = dict(base.alignment), base.params
+    if base.target.is_cpu:
         columns = CPU_COLUMNS if params.inner else params.vectorize
         for (count,) in _around((columns,), [_powers(16, 8192)]):
-            yield found.scheduled(cpu_rows_with(found, count), alignment)
+            yield match.scheduled(cpu_rows_with(match, count), alignment)
         return
-    shifted = any(isinstance(t, Split) and t.shift is not None for t in own.transforms)
-    clusters = [k for k in CLUSTERS if k <= own.target.max_cluster and not found.chunk]
+    shifted = any(isinstance(t, Split) and t.shift is not None for t in base.transforms)
+    clusters = [k for k in CLUSTERS if k <= base.target.max_cluster and not match.chunk]
     mine = (*params.threads, params.vectorize, params.cluster)
     choices = [_powers(4, 1024), _powers(1, 128), WIDTHS, clusters if params.inner else (1,)]
     for x, y, width, cluster in _around(mine, choices):
-        divides = (found.reduced_size if params.inner else found.kept_size) % width == 0
-        if not (divides or shifted) or (y > 1 and params.inner and not found.kept):
+        divides = (match.reduced_size if params.inner else match.kept_size) % width == 0
+        if not (divides or shifted) or (y > 1 and params.inner and not match.kept):
             continue
         if params.inner:
-            made = inner_with(
-                found, alignment, (x, y), cluster=cluster, width=width, shifted=shifted
+            decisions = inner_with(
+                match, alignment, (x, y), cluster=cluster, width=width, shifted=shifted
             )
         else:
-            made = outer_with(found, alignment, (x, y), width=width)
-        yield found.scheduled(made, alignment)
+            decisions = outer_with(match, alignment, (x, y), width=width)
+        yield match.scheduled(decisions, alignment)
 
 
-def _caches(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
+def _caches(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
     """With other values on chip: inputs, computed values, both, or none."""
-    known, inputs = cacheable(own), [n for n in cacheable(own) if n in own.part.inputs]
+    known, inputs = cacheable(base), [n for n in cacheable(base) if n in base.part.inputs]
     others = [name for name in known if name not in inputs]
     for kept in (inputs, others, [*inputs, *others[:1]], [*inputs, *others]):
-        yield _cached(own, kept, "registers")
-    if not own.target.is_cpu:
-        yield _cached(own, inputs, "shared")
-    yield _cached(own, [], "none")
+        yield _cached(base, kept, "registers")
+    if not base.target.is_cpu:
+        yield _cached(base, inputs, "shared")
+    yield _cached(base, [], "none")
 
 
-def _cached(one: ScheduledFusion, names: Sequence[str], memory: str) -> ScheduledFusion:
-    known = cacheable(one) if names else {}
-    return cached(one, [name for name in names if name in known], memory)
+def _cached(schedule: ScheduledFusion, names: Sequence[str], memory: str) -> ScheduledFusion:
+    known = cacheable(schedule) if names else {}
+    return cached(schedule, [name for name in names if name in known], memory)
 
 
-def _inner_outer(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    found, alignment, params = _match(own, InnerOuter), dict(own.alignment), own.params
-    if own.target.is_cpu:
+def _inner_outer(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    match, alignment, params = _match(base, InnerOuter), dict(base.alignment), base.params
+    if base.target.is_cpu:
         return
     choices = [_powers(32, 512), _powers(1, 16), CLUSTERS[:3], BLOCKS, WIDTHS]
     mine = (*params.threads, params.cluster, params.blocks, params.vectorize)
     for x, y, cluster, blocks, width in _around(mine, choices):
-        if found.reduced_size % width == 0 and cluster <= own.target.max_cluster:
+        if match.reduced_size % width == 0 and cluster <= base.target.max_cluster:
             shape = RowShape((x, y), cluster, blocks, width)
-            yield with_inputs(found.scheduled(runs_with(found, alignment, shape), alignment))
+            yield with_inputs(match.scheduled(runs_with(match, alignment, shape), alignment))
 
 
 # ---- schedulers that take the schedules of their space alone
 
 
-def _nested(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    found, alignment = _match(own, Nested), dict(own.alignment)
-    for shape in () if own.target.is_cpu else found.shapes():
-        yield from _with_blocks(found.placed(groups_with(found, shape), alignment))
+def _nested(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    match, alignment = _match(base, Nested), dict(base.alignment)
+    for shape in () if base.target.is_cpu else match.shapes():
+        yield from _with_blocks(match.placed(groups_with(match, shape), alignment))
 
 
-def _scan(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    if has_order(own.part, own.options):
+def _scan(base: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    if has_order(base.part, base.options):
         return
-    found, alignment, params = _match(own, Scan), dict(own.alignment), own.params
-    if own.target.is_cpu:
-        on_cpu = scan_rows_on_cpu if found.inner else scan_columns_on_cpu
-        first = SCANNED_CHUNK if found.inner else CPU_COLUMNS
+    match, alignment, params = _match(base, Scan), dict(base.alignment), base.params
+    if base.target.is_cpu:
+        on_cpu = scan_rows_on_cpu if match.inner else scan_columns_on_cpu
+        first = SCANNED_CHUNK if match.inner else CPU_COLUMNS
         for (count,) in _around((first,), [_powers(16, 8192)]):
-            yield found.scheduled(on_cpu(found, count), alignment)
+            yield match.scheduled(on_cpu(match, count), alignment)
         return
-    size = found.reduced_size if params.inner else found.kept_size
+    size = match.reduced_size if params.inner else match.kept_size
     mine = (*params.threads, params.vectorize)
     for x, y, width in _around(mine, [_powers(8, 512), _powers(1, 32), WIDTHS]):
         if size % width or x * y > 1024 or x * y < 32:
             continue
         if params.inner:
-            made = inner_with(found, alignment, (x, y), width=width)
+            decisions = inner_with(match, alignment, (x, y), width=width)
         else:
-            made = scan_columns_with(found, alignment, x, width)
-        yield found.scheduled(made, alignment)
+            decisions = scan_columns_with(match, alignment, x, width)
+        yield match.scheduled(decisions, alignment)
 
 
 def _transpose(
-    own: ScheduledFusion, wanted: Callable[[int, int], bool] = lambda elements, threads: True
+    base: ScheduledFusion, wanted: Callable[[int, int], bool] = lambda elements, threads: True
 ) -> Iterator[ScheduledFusion]:
     """With other tiles and threads. wanted: a filter by (elements of a tile, threads)."""
-    found, alignment = _match(own, Transpose), dict(own.alignment)
-    widest = max(found.itemsizes)
-    extents = size_of(found.part, found.across), size_of(found.part, found.inner)
-    threads = own.params.threads[0]
+    match, alignment = _match(base, Transpose), dict(base.alignment)
+    widest = max(match.itemsizes)
+    extents = size_of(match.part, match.across), size_of(match.part, match.inner)
+    threads = base.params.threads[0]
     seen = set[tuple[int, int, int]]()
     mine = TILE_BYTES[0], LINE_BYTES, threads
     choices = [_powers(SMALLEST_TILE, WIDE_TILE), _powers(64, 256), _powers(128, 512)]
     for tile_bytes, line, threads in _around(mine, choices):
         across, inner = fit(*extents, tile_bytes // widest, line // widest)
-        staged = across * inner * sum(found.itemsizes)
-        is_tile = min(across, inner) > 0 and staged <= found.target.smem_bytes_per_block // 2
+        staged = across * inner * sum(match.itemsizes)
+        is_tile = min(across, inner) > 0 and staged <= match.target.smem_bytes_per_block // 2
         if not is_tile or (across, inner, threads) in seen:
             continue
         seen.add((across, inner, threads))
         if wanted(across * inner, threads):
-            sides = Side(found.across, across), Side(found.inner, inner)
-            yield found.tiled(alignment, *sides, threads)
+            sides = Side(match.across, across), Side(match.inner, inner)
+            yield match.tiled(alignment, *sides, threads)
 
 
 def tiled(
-    own: ScheduledFusion, transforms: tuple[Transform, ...], moves: tuple[Transform, ...]
+    base: ScheduledFusion, transforms: tuple[Transform, ...], moves: tuple[Transform, ...]
 ) -> ScheduledFusion:
     """The schedule of the space that has these transforms; ScheduleError if there is none."""
-    loop = reduce(apply, transforms, own.axes)
+    loop = reduce(apply, transforms, base.axes)
     walked = [a for a in loop if not a.parallel.is_block]
     elements = prod(int(axis.extent.value) for axis in walked)
     mine = next((int(a.extent.value) for a in walked if a.parallel is ParallelType.TIDX), 1)
@@ -269,11 +270,11 @@ def tiled(
     def wanted(count: int, threads: int) -> bool:
         return threads == mine and count <= elements < count + WIDTHS[-1] * threads
 
-    for one in (own, *_transpose(own, wanted)):
-        if one.tile and (one.transforms, one.tile.transforms) == (transforms, moves):
-            return one
+    for schedule in (base, *_transpose(base, wanted)):
+        if schedule.tile and (schedule.transforms, schedule.tile.transforms) == (transforms, moves):
+            return schedule
     raise ScheduleError(
-        f"schedule of {own.params.scheduler}", got="other loops",
+        f"schedule of {base.params.scheduler}", got="other loops",
         expected="def schedule(s) and def move(s) with the loops of one tile, as they print",
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ from thunder_fuser.schedule.axes import best_width, coefficient, collapse, is_li
 from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Tile, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Reject
+from thunder_fuser.schedule.scheduler import KernelMatch, NoMatch
 from thunder_fuser.target import Target
 
 THREADS = 256
@@ -53,7 +53,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TileBlock:
     """The block that takes a tile: the side by which tiles are numbered, its threads, and whether
     their steps are unrolled."""
 
@@ -63,7 +63,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class TileWalk:
     """The transforms that make a thread's loops, and the (slow, fast) index of its element in the
     tile."""
 
@@ -93,19 +93,19 @@ class Transpose(KernelMatch):
     staged: tuple[Point, ...]
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | NoMatch:
         if target.is_cpu:
-            return Reject(cls.name, "the CPU's caches need no tile in shared memory")
+            return NoMatch(cls.name, "the CPU's caches need no tile in shared memory")
         largest = max((part.bytes_of(name) for name in part.outputs), default=0)
         if largest < SMALLEST_TILE * target.sm_count:
             reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
-            return Reject(cls.name, reason)
-        if isinstance(Pointwise.match(part, target, options), Reject):
-            return Reject(cls.name, "pointwise refuses it")
+            return NoMatch(cls.name, reason)
+        if isinstance(Pointwise.match(part, target, options), NoMatch):
+            return NoMatch(cls.name, "pointwise refuses it")
         return cls._orders(part, target, options)
 
     @classmethod
-    def _orders(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+    def _orders(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | NoMatch:
         """The match with the two memory orders, or why the part has no second order.
 
         T0[i0, i1], T2[i1, i0]  ->  across (i1,), inner (i0,), staged (T0,)
@@ -113,7 +113,7 @@ class Transpose(KernelMatch):
         fast = _fast_axes(part)
         weights = _weights(part, fast)
         if len(weights) < 2:
-            return Reject(cls.name, "all tensors have the same fast axis")
+            return NoMatch(cls.name, "all tensors have the same fast axis")
         along = max(weights, key=lambda axis: weights[axis])
         staged = [p for p, a in fast.items() if a != along and along in part.accessed[p].symbols]
         others = {fast[point] for point in staged}
@@ -130,17 +130,17 @@ class Transpose(KernelMatch):
         """The bytes of an element of each staged tensor."""
         return [self.part.tensors[point.name].dtype.bytes for point in self.staged]
 
-    def refuse(self) -> Reject | None:
+    def refuse(self) -> NoMatch | None:
         """Refuses tiles that are too small or too few, or together too large for shared memory."""
         sides, sizes, target = self.sides(), self.itemsizes, self.target
         across, inner = (side.length for side in sides)
         if across * inner * max(sizes) < SMALLEST_TILE:
-            return Reject(self.name, f"a tile of {across} x {inner} elements is too small")
+            return NoMatch(self.name, f"a tile of {across} x {inner} elements is too small")
         if across * inner * sum(sizes) > target.smem_bytes_per_block // 2:
-            return Reject(self.name, f"tiles of {len(sizes)} tensors do not fit into shared memory")
+            return NoMatch(self.name, f"tiles of {len(sizes)} tensors do not fit in shared memory")
         blocks = self.blocks(*sides)
         if blocks < target.sm_count:
-            return Reject(self.name, f"{blocks} tiles for {target.sm_count} multiprocessors")
+            return NoMatch(self.name, f"{blocks} tiles for {target.sm_count} multiprocessors")
         return None
 
     def sides(self) -> tuple[Side, Side]:
@@ -171,13 +171,13 @@ class Transpose(KernelMatch):
         self, alignment: dict[str, int], across: Side, inner: Side, threads: int = THREADS
     ) -> ScheduledFusion:
         """The schedule with a tile of these sides."""
-        made = self.part.producer
-        loads = tuple(point for point in self.staged if point.name not in made)
-        stores = tuple(point.name for point in self.staged if point.name in made)
+        producer = self.part.producer
+        loads = tuple(point for point in self.staged if point.name not in producer)
+        stores = tuple(point.name for point in self.staged if point.name in producer)
 
-        def widest(slow: Side, fast: Side, unrolled: bool) -> Walk:
-            def build(s: Transforms, width: int) -> Walk | None:
-                return _walk(s, (slow, fast), width, Block(across, threads, unrolled))
+        def widest(slow: Side, fast: Side, unrolled: bool) -> TileWalk:
+            def build(s: Transforms, width: int) -> TileWalk | None:
+                return _walk(s, (slow, fast), width, TileBlock(across, threads, unrolled))
 
             width = best_width(self.part, self.domain, build, alignment)
             walk = build(Transforms(self.domain), width)
@@ -188,8 +188,8 @@ class Transpose(KernelMatch):
         # would read places of the tile that nothing has filled.
         computed = widest(across, inner, unrolled=not loads)
         moved = widest(inner, across, unrolled=not stores)
-        layout = _layout(across, inner, computed, moved, min(self.itemsizes))
-        tile = Tile(loads, stores, moved.transforms, *layout)
+        elements, places = _layout(across, inner, computed, moved, min(self.itemsizes))
+        tile = Tile(loads, stores, moved.transforms, elements, *places)
         params = HeuristicParams(self.name, computed.width, (threads, 1))
         return replace(self.scheduled((params, computed.transforms), alignment), tile=tile)
 
@@ -199,13 +199,13 @@ class Transpose(KernelMatch):
 
 def _fast_axes(part: Part) -> dict[Point, str]:
     """The axis along which each access has stride 1, if there is one."""
-    found: dict[Point, str] = {}
+    axes: dict[Point, str] = {}
     for point, position in part.accessed.items():
         symbols = position.symbols  # few, where a part may have hundreds of axes
         for name in (name for name in part.extents if name in symbols):
             if coefficient(position, name) == 1 and is_linear(position, name):
-                found.setdefault(point, name)
-    return found
+                axes.setdefault(point, name)
+    return axes
 
 
 def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
@@ -219,19 +219,19 @@ def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
 
 def _refuse_staging(
     part: Part, staged: Sequence[Point], along: str, others: set[str]
-) -> Reject | None:
+) -> NoMatch | None:
     """Refuses accesses that one tile cannot serve."""
     name = Transpose.name
     if not staged:
-        return Reject(name, f"no tensor with another fast axis has {along}")
+        return NoMatch(name, f"no tensor with another fast axis has {along}")
     if len(others) > 1:
         named = ", ".join(sorted(others))
-        return Reject(name, f"tensors across {along} are fast along {named}, not along one axis")
+        return NoMatch(name, f"tensors across {along} are fast along {named}, not along one axis")
     if len({point.name for point in staged}) < len(staged):
-        return Reject(name, f"a tensor is read across {along} at several places")
+        return NoMatch(name, f"a tensor is read across {along} at several places")
     for point in staged:
         if not all(is_linear(part.accessed[point], axis) for axis in (along, *others)):
-            return Reject(name, f"{point.name} is read across {along} through a reshape")
+            return NoMatch(name, f"{point.name} is read across {along} through a reshape")
     return None
 
 
@@ -304,8 +304,8 @@ def _power_of_two(limit: int) -> int:
 
 
 def _walk(
-    s: Transforms, sides: tuple[Side, Side], width: int, block: Block
-) -> Walk | None:
+    s: Transforms, sides: tuple[Side, Side], width: int, block: TileBlock
+) -> TileWalk | None:
     """The loops over a block's tile, with vectors along the second side; None if the width does not
     divide that.
 
@@ -338,16 +338,16 @@ def _walk(
     if block.unrolled and s.extent(step) <= MAX_UNROLL:
         s.bind(UNROLL=step)
     s.bind(TIDX=thread, VECTORIZE=lane)
-    loops = loop_index(domain, tuple(s.made))
+    loops = loop_index(domain, tuple(s.applied))
     at = loops.index[vector] * width + loops.loops[lane]
     place = (at // fast.length, at % fast.length) if one_run else (loops.index[row], at)
-    return Walk(tuple(s.made), width, *place)
+    return TileWalk(tuple(s.applied), width, *place)
 
 
 def _layout(
-    across: Side, inner: Side, computed: Walk, moved: Walk, itemsize: int
-) -> tuple[int, Scalar, Scalar]:
-    """The elements of a tile in shared memory, and the place of each walk's element there.
+    across: Side, inner: Side, computed: TileWalk, moved: TileWalk, itemsize: int
+) -> tuple[int, tuple[Scalar, Scalar]]:
+    """The elements of a tile in shared memory, and the places of both walks' elements there.
 
     A tile has rows of `pitch` elements, with columns along its longer side. One walk has vectors
     along the columns, each in one chunk. The other walk has its lanes on `group` rows. Each group
@@ -372,4 +372,4 @@ def _layout(
         return row * pitch + turned % (pitch // chunk) * chunk + column % chunk
 
     here, there = (position(*place) for place in places)
-    return rows * pitch, here, there
+    return rows * pitch, (here, there)

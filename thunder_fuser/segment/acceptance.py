@@ -19,12 +19,12 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.registry import find_match
-from thunder_fuser.schedule.scheduler import MAX_PLACES, Match, Reject
+from thunder_fuser.schedule.scheduler import MAX_PLACES, Match, NoMatch
 from thunder_fuser.segment.candidate import Candidate
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.units import Summary, stored_axes
 
-Found = Match | tuple[Reject, ...]
+MatchOrRefusals = Match | tuple[NoMatch, ...]
 NAME = "segmenter"
 MAX_OPS = 512  # expressions of one kernel: more take longer to compile than a cut costs
 
@@ -32,80 +32,80 @@ MAX_OPS = 512  # expressions of one kernel: more take longer to compile than a c
 class Acceptance:
     """Answers for one fusion, target and set of options. It remembers them."""
 
-    def __init__(self, facts: Facts, options: CompileOptions) -> None:
-        self.facts, self.options = facts, options
-        self._asked: dict[Candidate, Found] = {}
+    def __init__(self, info: FusionInfo, options: CompileOptions) -> None:
+        self.info, self.options = info, options
+        self._asked: dict[Candidate, MatchOrRefusals] = {}
 
-    def part(self, one: Candidate) -> Part:
+    def part(self, candidate: Candidate) -> Part:
         """The part with these expressions, and with those that compute the numbers they read."""
         # No other kernel can pass a computed number by value.
-        exprs, stack = set(one.exprs), list(one.exprs)
+        exprs, stack = set(candidate.exprs), list(candidate.exprs)
         while stack:
-            names = self.facts.numbers[stack.pop()]
-            makers = {self.facts.number[name] for name in names if name in self.facts.number}
+            names = self.info.numbers[stack.pop()]
+            makers = {self.info.number[name] for name in names if name in self.info.number}
             stack += makers - exprs
             exprs |= makers
-        return self.facts.parts.of([self.facts.exprs[at] for at in sorted(exprs)], one.stores)
+        return self.info.parts.of([self.info.exprs[at] for at in sorted(exprs)], candidate.stores)
 
-    def ask(self, one: Candidate) -> Found:
+    def ask(self, candidate: Candidate) -> MatchOrRefusals:
         """The match of the scheduler that takes the candidate, or every refusal."""
-        if one not in self._asked:
-            known = self._own_refusals(one.exprs)
-            given = self.facts.target, self.options
-            self._asked[one] = known or find_match(self.part(one), *given)
-        return self._asked[one]
+        if candidate not in self._asked:
+            known = self._own_refusals(candidate.exprs)
+            context = self.info.target, self.options
+            self._asked[candidate] = known or find_match(self.part(candidate), *context)
+        return self._asked[candidate]
 
-    def _own_refusals(self, exprs: Set[int]) -> tuple[Reject, ...]:
+    def _own_refusals(self, exprs: Set[int]) -> tuple[NoMatch, ...]:
         """Why the segmenter itself refuses the segment: a boundary inside, or too many ops."""
         if len(exprs) > MAX_OPS:
-            return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
-        facts = self.facts
+            return (NoMatch(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
+        info = self.info
         inside = [
-            name for name in facts.cuts
-            if facts.number[name] in exprs and not exprs.isdisjoint(facts.uses[name])
+            name for name in info.cuts
+            if info.number[name] in exprs and not exprs.isdisjoint(info.uses[name])
         ]
-        return tuple(Reject("segment_set", f"{n} is a boundary") for n in inside) if inside else ()
+        return tuple(NoMatch("segment_set", f"{n} is a boundary") for n in inside) if inside else ()
 
-    def refusals(self, one: Candidate) -> tuple[Reject, ...]:
+    def refusals(self, candidate: Candidate) -> tuple[NoMatch, ...]:
         """Why no scheduler takes the candidate; empty if one does."""
-        found = self.ask(one)
-        return found if isinstance(found, tuple) else ()
+        answer = self.ask(candidate)
+        return answer if isinstance(answer, tuple) else ()
 
-    def refuses(self, one: Summary) -> tuple[Reject, ...]:
+    def refuses(self, unit: Summary) -> tuple[NoMatch, ...]:
         """As `refusals`, but does not ask the schedulers where the summary suffices."""
-        known = self._own_refusals(one.exprs)
+        known = self._own_refusals(unit.exprs)
         if known:
             return known
-        if one.is_external and len(one.units) > 1:
-            return (Reject("expr_eval", "not a single torch call"),)
-        if one.is_plain and rows_and_groups(one.patterns) is None:
-            reason = self._refused_axes(one)
+        if unit.is_external and len(unit.units) > 1:
+            return (NoMatch("expr_eval", "not a single torch call"),)
+        if unit.is_plain and rows_and_groups(unit.patterns) is None:
+            reason = self._refused_axes(unit)
             if reason is not None:
                 return (reason,)
-            is_sound = one.is_sound or (
-                not one.patterns and reads_few_places(self.facts, one.exprs, one.stores)
+            is_sound = unit.is_sound or (
+                not unit.patterns and reads_few_places(self.info, unit.exprs, unit.stores)
             )
             if is_sound:
                 return ()
-        return self.refusals(Candidate(frozenset(one.exprs), frozenset(one.stores)))
+        return self.refusals(Candidate(frozenset(unit.exprs), frozenset(unit.stores)))
 
-    def _refused_axes(self, one: Summary) -> Reject | None:
-        axes = stored_axes(self.facts, one)
-        if not one.patterns:
+    def _refused_axes(self, unit: Summary) -> NoMatch | None:
+        axes = stored_axes(self.info, unit)
+        if not unit.patterns:
             if have_one_space(axes):
                 return None
-            return Reject("pointwise", f"results over different axes: {_listed(axes)}")
-        if len(one.patterns) > 1:
-            return Reject("reduction", f"reductions of {len(one.patterns)} patterns")
-        (pattern,) = one.patterns
+            return NoMatch("pointwise", f"results over different axes: {_listed(axes)}")
+        if len(unit.patterns) > 1:
+            return NoMatch("reduction", f"reductions of {len(unit.patterns)} patterns")
+        (pattern,) = unit.patterns
         foreign = pattern.foreign(axes)
         if not foreign:
             return None
-        reason = f"results over {_listed(foreign)}, neither row values nor full ones"
-        return Reject("reduction", reason)
+        reason = f"results over {_listed(foreign)}, neither the row's axes nor all axes"
+        return NoMatch("reduction", reason)
 
 
-def reads_few_places(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> bool:
+def reads_few_places(info: FusionInfo, exprs: Iterable[int], stores: Iterable[str]) -> bool:
     """True if these pointwise and movement expressions compute no value at more than MAX_PLACES.
 
     T1 = exp(T0); T2 = slice(T1); T3 = flip(T1); T4 = add(T2, T3)      T1 at two places
@@ -117,21 +117,21 @@ def reads_few_places(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) 
     numbers: dict[tuple[int, int, int], int] = {}
     places: dict[str, set[int]] = {name: {0} for name in stores}
     for at in sorted(exprs, reverse=True):
-        expr = facts.exprs[at]
-        own = places.get(expr.outputs[0], set())
-        if len(own) > MAX_PLACES:
+        expr = info.exprs[at]
+        here = places.get(expr.outputs[0], set())
+        if len(here) > MAX_PLACES:
             return False
         for turn, name in enumerate(names_of(expr)):
-            if name not in facts.number:
+            if name not in info.number:
                 continue
-            if name in facts.keeps_place[at]:
-                found = own
+            if name in info.keeps_place[at]:
+                needed = here
             else:
-                found = {numbers.setdefault((at, turn, one), len(numbers) + 1) for one in own}
-            places.setdefault(name, set()).update(found)
+                needed = {numbers.setdefault((at, turn, place), len(numbers) + 1) for place in here}
+            places.setdefault(name, set()).update(needed)
     return True
 
 
 def _listed(axes: Iterable[frozenset[str]]) -> str:
-    each = sorted(sorted(one, key=lambda a: int(a[1:])) for one in axes)
-    return ", ".join(f"[{', '.join(one)}]" for one in each)
+    each = sorted(sorted(space, key=lambda a: int(a[1:])) for space in axes)
+    return ", ".join(f"[{', '.join(names)}]" for names in each)

@@ -36,15 +36,15 @@ class Order:
 
     def groups(self) -> list[int]:
         """All groups, each after those it reads."""
-        found = [g for g in range(len(self._rank)) if self.find(g) == g]
-        return sorted(found, key=self._rank.__getitem__)
+        roots = [g for g in range(len(self._rank)) if self.find(g) == g]
+        return sorted(roots, key=self._rank.__getitem__)
 
     def _neighbours(self, edges: list[list[int]], group: int) -> list[int]:
         """The groups at the other ends of a group's edges, each once. Drops edges that merges have
         made equal or inner."""
-        found = dict.fromkeys(map(self.find, edges[group]))
-        found.pop(group, None)
-        edges[group] = list(found)
+        ends = dict.fromkeys(map(self.find, edges[group]))
+        ends.pop(group, None)
+        edges[group] = list(ends)
         return edges[group]
 
     def merge(self, a: int, b: int) -> bool:

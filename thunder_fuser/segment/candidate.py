@@ -2,7 +2,7 @@
 """A plan as sets of expressions: what each set reads and stores, and what the plan costs.
 
 An expression in two sets is computed in both. Each value that must reach memory is stored by one
-set, its home. Sets whose values nothing needs are dropped.
+set, its owner. Sets whose values nothing needs are dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,48 +21,47 @@ class Candidate:
     stores: frozenset[str]
 
 
-def homes(candidates: Sequence[Candidate]) -> dict[str, int]:
+def owners(candidates: Sequence[Candidate]) -> dict[str, int]:
     """The number of the candidate that stores each value."""
-    return {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
+    return {name: at for at, part in enumerate(candidates) for name in sorted(part.stores)}
 
 
-def reads_of(facts: Facts, one: Candidate) -> dict[str, int]:
+def reads_of(info: FusionInfo, candidate: Candidate) -> dict[str, int]:
     """The values that a candidate reads from outside, and how many bytes of each it touches.
 
     T1 = cast(T0); T2 = slice(T1), a quarter of it    if it stores only T2: a quarter of T0
     """
-    wanted = {name: facts.elements[name] for name in one.stores}
-    for at in sorted(one.exprs, reverse=True):
-        made = max((wanted.get(name, 0) for name in facts.exprs[at].outputs), default=0)
-        for name in facts.operands[at]:
-            count = wanted.get(name, 0) + facts.elements_read(at, name, made)
-            wanted[name] = min(count, facts.elements[name])
+    wanted = {name: info.elements[name] for name in candidate.stores}
+    for at in sorted(candidate.exprs, reverse=True):
+        computed = max((wanted.get(name, 0) for name in info.exprs[at].outputs), default=0)
+        for name in info.operands[at]:
+            count = wanted.get(name, 0) + info.elements_read(at, name, computed)
+            wanted[name] = min(count, info.elements[name])
     return {
-        name: min(wanted[name] * facts.itemsize(name), facts.bytes[name])
-        for name in external(facts, one.exprs)
+        name: min(wanted[name] * info.itemsize(name), info.bytes[name])
+        for name in external(info, candidate.exprs)
     }
 
 
-def edge_bytes(facts: Facts, one: Candidate) -> int:
+def edge_bytes(info: FusionInfo, candidate: Candidate) -> int:
     """The bytes that a segment reads from memory and stores to it."""
-    return sum(reads_of(facts, one).values()) + sum(facts.bytes[name] for name in one.stores)
+    return sum(reads_of(info, candidate).values()) + sum(info.bytes[n] for n in candidate.stores)
 
 
-def cost_of(facts: Facts, one: Candidate) -> float:
-    """Bytes read and stored, those of sectors that are moved in vain, and the bytes that memory
-    moves in the time of the launch and of the arithmetic."""
-    depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
-    work = sum(facts.work[at] for at in sorted(one.exprs)) * passes(len(depths))
-    return facts.target.launch_bytes + edge_bytes(facts, one) + crossed(facts, one) + work
+def cost_of(info: FusionInfo, candidate: Candidate) -> float:
+    """The time, in bytes moved: reads, stores, wasted sectors, launch, arithmetic."""
+    depths = {info.depth[at] for at in candidate.exprs if info.patterns[at] is not None}
+    work = sum(info.work[at] for at in sorted(candidate.exprs)) * passes(len(depths))
+    return info.target.launch_bytes + edge_bytes(info, candidate) + wasted(info, candidate) + work
 
 
-def crossed(facts: Facts, one: Candidate) -> int:
-    """The bytes of sectors that a segment with reductions moves in vain; see Crossing."""
-    if not facts.crossing.is_mixed:
+def wasted(info: FusionInfo, candidate: Candidate) -> int:
+    """The bytes of sectors that a segment with reductions does not use; see SectorWaste."""
+    if not info.waste.is_mixed:
         return 0
-    patterns = {found for at in one.exprs if (found := facts.patterns[at]) is not None}
-    stored = {name: facts.bytes[name] for name in sorted(one.stores)}
-    return facts.crossing.price({**reads_of(facts, one), **stored}, patterns) if patterns else 0
+    patterns = {pattern for at in candidate.exprs if (pattern := info.patterns[at]) is not None}
+    stored = {name: info.bytes[name] for name in sorted(candidate.stores)}
+    return info.waste.price({**reads_of(info, candidate), **stored}, patterns) if patterns else 0
 
 
 def passes(depths: int) -> float:
@@ -74,61 +73,61 @@ def passes(depths: int) -> float:
     return 1 + max(depths - 1, 0) / 2
 
 
-def total(facts: Facts, candidates: Sequence[Candidate]) -> float:
+def total(info: FusionInfo, candidates: Sequence[Candidate]) -> float:
     """The cost of a plan."""
-    return sum(cost_of(facts, one) for one in candidates)
+    return sum(cost_of(info, candidate) for candidate in candidates)
 
 
 def candidates_from(
-    facts: Facts, sets: Sequence[frozenset[int]], home: Mapping[str, int]
+    info: FusionInfo, sets: Sequence[frozenset[int]], owner: Mapping[str, int]
 ) -> list[Candidate]:
     """The candidates of sets of expressions. The sets are in topological order.
 
-    home: the set that stores a value, if the value must reach memory. A set that stores nothing is
+    owner: the set that stores a value, if the value must reach memory. A set that stores nothing is
     dropped, and so are the expressions that only such sets need.
     """
-    wanted: set[str] = set(facts.results)
+    wanted: set[str] = set(info.results)
     candidates: list[Candidate] = []
     for at in reversed(range(len(sets))):
-        names = [n for e in sorted(sets[at]) for n in facts.exprs[e].outputs]
-        stores = frozenset(n for n in names if n in wanted and home.get(n) == at)
+        names = [n for e in sorted(sets[at]) for n in info.exprs[e].outputs]
+        stores = frozenset(n for n in names if n in wanted and owner.get(n) == at)
         if stores:
-            live = live_exprs(facts, sets[at], stores)
+            live = live_exprs(info, sets[at], stores)
             candidates.append(Candidate(live, stores))
-            wanted.update(external(facts, live))
+            wanted.update(external(info, live))
     return candidates[::-1]
 
 
-def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> frozenset[int]:
+def live_exprs(info: FusionInfo, exprs: frozenset[int], stores: Iterable[str]) -> frozenset[int]:
     """The expressions that the stored values depend on."""
-    found: set[int] = set()
-    stack = [facts.number[name] for name in sorted(stores)]
+    live: set[int] = set()
+    stack = [info.number[name] for name in sorted(stores)]
     while stack:
         at = stack.pop()
-        if at in exprs and at not in found:
-            found.add(at)
-            stack += [facts.number[n] for n in facts.operands[at] if n in facts.number]
-    return frozenset(found)
+        if at in exprs and at not in live:
+            live.add(at)
+            stack += [info.number[n] for n in info.operands[at] if n in info.number]
+    return frozenset(live)
 
 
-def repeats_compared(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
+def repeats_compared(info: FusionInfo, sets: Iterable[Iterable[int]]) -> bool:
     """True if two sets compute one expensive expression in a fusion that compares floats.
 
     Its bits could differ between two kernels, and a comparison of the two would then be wrong.
     """
-    if not facts.compares:
+    if not info.compares:
         return False
-    expensive = [at for exprs in sets for at in exprs if not facts.exprs[at].row.is_cheap]
+    expensive = [at for exprs in sets for at in exprs if not info.exprs[at].row.is_cheap]
     return len(set(expensive)) < len(expensive)
 
 
-def external(facts: Facts, exprs: Iterable[int]) -> list[str]:
+def external(info: FusionInfo, exprs: Iterable[int]) -> list[str]:
     """The names of the values that expressions read but do not compute, in order."""
-    made: set[str] = set()
-    found: dict[str, None] = {}
+    computed: set[str] = set()
+    outside: dict[str, None] = {}
     for at in sorted(exprs):  # in program order, so producers come before their readers
-        for name in facts.operands[at]:
-            if name not in made:
-                found[name] = None
-        made.update(facts.exprs[at].outputs)
-    return list(found)
+        for name in info.operands[at]:
+            if name not in computed:
+                outside[name] = None
+        computed.update(info.exprs[at].outputs)
+    return list(outside)

@@ -27,8 +27,8 @@ def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
     numbers: dict[str, int] = {}  # of classes of axes, in the order in which they are met
 
     def axes(domain: Domain) -> Domain:
-        found = [(a, numbers.setdefault(part.domain_map.axis(a), len(numbers))) for a in domain]
-        return tuple(replace(axis, name=f"{axis.name[0]}{number}") for axis, number in found)
+        pairs = [(a, numbers.setdefault(part.domain_map.axis(a), len(numbers))) for a in domain]
+        return tuple(replace(axis, name=f"{axis.name[0]}{number}") for axis, number in pairs)
 
     def view(name: str) -> TensorView:
         old = part.tensors[name]
@@ -38,8 +38,8 @@ def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
 
     renamed = Part(
         tuple(
-            replace(rename(one, names), outputs=tuple(names[name] for name in one.outputs))
-            for one in part.exprs
+            replace(rename(expr, names), outputs=tuple(names[name] for name in expr.outputs))
+            for expr in part.exprs
         ),
         tuple(names[name] for name in part.inputs),
         tuple(names[name] for name in part.outputs),

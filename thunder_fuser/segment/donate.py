@@ -31,11 +31,11 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     """
     fusion = segmented.fusion
     donated = {name for name in fusion.donated if _is_plain(fusion, name)}
-    own = [o for o in fusion.outputs if fusion.memory_of(o) is None]
-    returned = {o.name for o in own if not o.alias}
+    fresh = [o for o in fusion.outputs if fusion.memory_of(o) is None]
+    returned = {o.name for o in fresh if not o.alias}
     written = {
         o.name: o.alias for o in fusion.outputs
-        if o.alias in donated - {o.name for o in own} and o.name not in returned
+        if o.alias in donated - {o.name for o in fresh} and o.name not in returned
     }  # fmt: skip
     # The caller gets no input back.
     free = donated - {o.name for o in fusion.outputs} - {o.alias for o in fusion.outputs}
@@ -43,18 +43,19 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
         return segmented
     wanted = {o.name for o in fusion.outputs if o.shape is None and o.stride_order is None}
     # A segment may only write what none behind it reads.
-    last = {name: at for at, one in enumerate(segmented.segments) for name in one.inputs}
+    last = {name: at for at, segment in enumerate(segmented.segments) for name in segment.inputs}
     unread = set(written.values()) - last.keys()
     segments = []
-    for at, one in enumerate(segmented.segments):
-        given = [*(name for name in one.inputs if last[name] == at), *unread]
+    for at, segment in enumerate(segmented.segments):
+        freed = [*(name for name in segment.inputs if last[name] == at), *unread]
         places = {
-            output: [written[output]] if output in written else free for output in one.outputs
+            output: [written[output]] if output in written else free for output in segment.outputs
             if output in wanted
         }  # fmt: skip
-        pairs = _pairs(one, {o: [name for name in given if name in p] for o, p in places.items()})
-        part = replace(one.part, overwrites=pairs)
-        segments.append(replace(one, match=replace(one.match, part=part)) if pairs else one)
+        pairs = _pairs(segment, {o: [n for n in freed if n in p] for o, p in places.items()})
+        part = replace(segment.part, overwrites=pairs)
+        match = replace(segment.match, part=part)
+        segments.append(replace(segment, match=match) if pairs else segment)
     return replace(segmented, segments=tuple(segments))
 
 
@@ -68,13 +69,13 @@ def _pairs(
     segment: Segment, places: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[str, str], ...]:
     """Each output that takes an argument's memory, with the argument; places: those it may take."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for output, names in places.items():
-        left = (name for name in names if name not in found.values())
+        left = (name for name in names if name not in pairs.values())
         target = next((name for name in left if _fits(segment, name, output)), None)
         if target is not None:
-            found[output] = target
-    return tuple(found.items())
+            pairs[output] = target
+    return tuple(pairs.items())
 
 
 def _fits(segment: Segment, target: str, output: str) -> bool:
@@ -87,8 +88,8 @@ def _fits(segment: Segment, target: str, output: str) -> bool:
         return segment.scheduler.makes_kernel
     result, points = part.demand.results[output], part.demand.points(target)
     reading = [
-        one for one in part.demand.results.values()
-        if target in {point.name for point in part.demand.reached([one])}
+        other for other in part.demand.results.values()
+        if target in {point.name for point in part.demand.reached([other])}
     ]  # fmt: skip
     if any(point.index != result.index for point in points):
         return False
@@ -98,5 +99,5 @@ def _fits(segment: Segment, target: str, output: str) -> bool:
         is_of_row = not result.walks(match.reduced) and result not in part.demand.operands.values()
         return is_of_row and alone and not match.chunk
     # What the result is computed from is loaded before it is stored.
-    first = result in reading and all(one.index == result.index for one in reading)
+    first = result in reading and all(other.index == result.index for other in reading)
     return isinstance(match, Pointwise) and (alone or (first and len(points) == 1))

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import NoMatch
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.acyclic import Order
 from thunder_fuser.segment.candidate import passes
-from thunder_fuser.segment.units import Summary, crossed, merged, stored_axes
+from thunder_fuser.segment.units import Summary, merged, stored_axes, wasted
 
 MOST_COARSENED = 32  # expressions of a coarse unit; merge_greedily joins those of longer chains
-CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
+CYCLE = (NoMatch(NAME, "merging would create a cycle"),)
 WINDOW = 4  # of the readers of one value, each is tried with this many of the next ones
 MAX_ROUNDS = 6
 
@@ -45,77 +45,77 @@ def coarsen(acceptance: Acceptance, units: Sequence[Summary]) -> list[Summary]:
     The walk assumes that schedulers accept every place at which a value is read. It asks them once
     about each larger unit at the end, and coarsens what they refuse again, to half the size.
     """
-    found = _coarsened(acceptance, dict(enumerate(units)), MOST_COARSENED)
-    return [found[at] for at in sorted(found)]
+    coarsened = _coarsened(acceptance, dict(enumerate(units)), MOST_COARSENED)
+    return [coarsened[at] for at in sorted(coarsened)]
 
 
 def _coarsened(
     acceptance: Acceptance, units: Mapping[int, Summary], most: int
 ) -> dict[int, Summary]:
     """Units of at most `most` expressions, each at a place where it can run."""
-    walk = _Walk(acceptance, most)
-    for at, one in units.items():
-        walk.add(at, one)
-    found: dict[int, Summary] = {}
-    for at, one in walk.units.items():
-        if len(one.units) > 1:
-            one.is_sound = one.in_place
-            one.is_sound = not acceptance.refuses(one)
-        if len(one.units) == 1 or one.is_sound:
-            found[at] = one
+    walk = _UnitMerger(acceptance, most)
+    for at, unit in units.items():
+        walk.add(at, unit)
+    fitting: dict[int, Summary] = {}
+    for at, unit in walk.units.items():
+        if len(unit.units) > 1:
+            unit.is_sound = unit.in_place
+            unit.is_sound = not acceptance.refuses(unit)
+        if len(unit.units) == 1 or unit.is_sound:
+            fitting[at] = unit
         else:
-            found |= _coarsened(acceptance, {n: units[n] for n in sorted(one.units)}, most // 2)
-    return found
+            fitting |= _coarsened(acceptance, {n: units[n] for n in sorted(unit.units)}, most // 2)
+    return fitting
 
 
-class _Walk:
+class _UnitMerger:
     """The units as coarsened so far, by their places."""
 
     def __init__(self, acceptance: Acceptance, most: int) -> None:
-        self.acceptance, self.facts, self.most = acceptance, acceptance.facts, most
+        self.acceptance, self.info, self.most = acceptance, acceptance.info, most
         self.units: dict[int, Summary] = {}
-        self._home: dict[str, int] = {}
+        self._owner: dict[str, int] = {}
         self._key: dict[int, Twin] = {}
         self._twin: dict[Twin, int] = {}
 
-    def add(self, at: int, one: Summary) -> None:
+    def add(self, at: int, unit: Summary) -> None:
         """Adds a unit, merged with the producers that it alone reads, and with its twin."""
-        one = self._with_makers(one)
-        key = self._key_of(one)
+        unit = self._with_makers(unit)
+        key = self._key_of(unit)
         twin = self._twin.get(key, -1)
         if twin in self.units and self._key[twin] == key:
-            both = self._joined(self.units[twin], one)
+            both = self._joined(self.units[twin], unit)
             if both is not None:
-                at, one = twin, self._with_makers(both)
-                key = self._key_of(one)
-        self.units[at], self._key[at], self._twin[key] = one, key, at
-        self._home.update(dict.fromkeys(one.stores, at))
+                at, unit = twin, self._with_makers(both)
+                key = self._key_of(unit)
+        self.units[at], self._key[at], self._twin[key] = unit, key, at
+        self._owner.update(dict.fromkeys(unit.stores, at))
 
-    def _key_of(self, one: Summary) -> Twin:
-        return frozenset(one.reads), frozenset(stored_axes(self.facts, one))
+    def _key_of(self, unit: Summary) -> Twin:
+        return frozenset(unit.reads), frozenset(stored_axes(self.info, unit))
 
-    def _with_makers(self, one: Summary) -> Summary:
-        waiting = list(one.reads)
+    def _with_makers(self, unit: Summary) -> Summary:
+        waiting = list(unit.reads)
         while waiting:
-            at = self._home.get(waiting.pop(), -1)
+            at = self._owner.get(waiting.pop(), -1)
             maker = self.units.get(at)
-            if maker is None or not _is_for(maker, one):
+            if maker is None or not _is_for(maker, unit):
                 continue
-            both = self._joined(maker, one)
+            both = self._joined(maker, unit)
             if both is not None:
                 del self.units[at]
                 waiting += maker.reads
-                one = both
-        return one
+                unit = both
+        return unit
 
     def _joined(self, a: Summary, b: Summary) -> Summary | None:
         """Both as one, if that is small, needs one pass, and has axes that a scheduler takes."""
         is_small = len(a.exprs) + len(b.exprs) <= self.most and len(a.depths | b.depths) <= 1
         if not (a.is_plain and b.is_plain and is_small):
             return None
-        both = merged(self.facts, a, b)
+        both = merged(self.info, a, b)
         both.is_sound = True
-        is_expensive = crossed(self.facts, both) > self.facts.target.launch_bytes
+        is_expensive = wasted(self.info, both) > self.info.target.launch_bytes
         return None if is_expensive or self.acceptance.refuses(both) else both
 
 
@@ -131,7 +131,7 @@ def _is_for(maker: Summary, reader: Summary) -> bool:
 
 Pair = tuple[int, int]
 # (priority, a, b): heaps give the least first
-Entry = tuple[tuple[float, int], int, int]
+HeapEntry = tuple[tuple[float, int], int, int]
 
 
 class Groups:
@@ -139,45 +139,45 @@ class Groups:
 
     def __init__(self, units: Sequence[Summary], acceptance: Acceptance) -> None:
         """units: in topological order."""
-        self.facts, self.acceptance = acceptance.facts, acceptance
+        self.info, self.acceptance = acceptance.info, acceptance
         self.count = len(units)
         self.summary = dict(enumerate(units))
-        self.home = {name: at for at, one in enumerate(units) for name in one.stores}
-        self.refused: dict[Pair, tuple[Reject, ...]] = {}
-        made = [[name for name in one.reads if name in self.home] for one in units]
-        self.order = Order([[self.home[name] for name in names] for names in made])
+        self.owner = {name: at for at, unit in enumerate(units) for name in unit.stores}
+        self.refused: dict[Pair, tuple[NoMatch, ...]] = {}
+        inner_reads = [[name for name in unit.reads if name in self.owner] for unit in units]
+        self.order = Order([[self.owner[name] for name in names] for names in inner_reads])
 
     def gain(self, a: int, b: int) -> float:
         """The cost that merging two groups saves; an estimate if both compute one expression."""
-        one, two = self.summary[a], self.summary[b]
-        if len(two.reads) + len(two.stores) > len(one.reads) + len(one.stores):
-            one, two = two, one
-        saved = float(self.facts.target.launch_bytes)
-        for name, (size, count) in two.reads.items():
-            if name in one.stores:
-                saved += size + self.facts.bytes[name] * (one.stores[name] == count)
-            elif name in one.reads:
-                most = self.facts.bytes[name]
-                saved += one.reads[name][0] + size - min(one.reads[name][0] + size, most)
-        for name, count in two.stores.items():
-            if name in one.reads:
-                size, readers = one.reads[name]
-                saved += size + self.facts.bytes[name] * (count == readers)
+        left, right = self.summary[a], self.summary[b]
+        if len(right.reads) + len(right.stores) > len(left.reads) + len(left.stores):
+            left, right = right, left
+        saved = float(self.info.target.launch_bytes)
+        for name, (size, count) in right.reads.items():
+            if name in left.stores:
+                saved += size + self.info.bytes[name] * (left.stores[name] == count)
+            elif name in left.reads:
+                most = self.info.bytes[name]
+                saved += left.reads[name][0] + size - min(left.reads[name][0] + size, most)
+        for name, count in right.stores.items():
+            if name in left.reads:
+                size, readers = left.reads[name]
+                saved += size + self.info.bytes[name] * (count == readers)
         # Later passes over the data compute half of the work again.
-        alone = one.work * passes(len(one.depths)) + two.work * passes(len(two.depths))
-        saved -= (one.work + two.work) * passes(len(one.depths | two.depths)) - alone
-        return saved - self._crossed_more(one, two)
+        alone = left.work * passes(len(left.depths)) + right.work * passes(len(right.depths))
+        saved -= (left.work + right.work) * passes(len(left.depths | right.depths)) - alone
+        return saved - self._wasted_more(left, right)
 
-    def _crossed_more(self, one: Summary, two: Summary) -> int:
-        """The bytes that both as one move in vain, and do not on their own."""
-        if not (self.facts.crossing.is_mixed and (one.patterns or two.patterns)):
+    def _wasted_more(self, left: Summary, right: Summary) -> int:
+        """The sector bytes that both as one waste beyond what each wastes alone."""
+        if not (self.info.waste.is_mixed and (left.patterns or right.patterns)):
             return 0
-        both = merged(self.facts, one, two)
-        return crossed(self.facts, both) - crossed(self.facts, one) - crossed(self.facts, two)
+        both = merged(self.info, left, right)
+        return wasted(self.info, both) - wasted(self.info, left) - wasted(self.info, right)
 
     def join(self, a: int, b: int) -> bool:
         """Merges two groups if the result is acyclic and some scheduler takes it."""
-        both = merged(self.facts, self.summary[a], self.summary[b])
+        both = merged(self.info, self.summary[a], self.summary[b])
         refusal = self.acceptance.refuses(both)
         if not refusal and not self.order.merge(a, b):
             refusal = CYCLE
@@ -190,28 +190,27 @@ class Groups:
         return True
 
     def pairs(self) -> Iterator[Pair]:
-        """Every pair of groups worth a try, some of them repeatedly: a producer and its reader, two
-        readers of one value, and neighbours over the same axes, whose merge saves a launch."""
+        """Yields pairs to try, some twice: producer and reader, readers of a value, equal axes."""
         readers: dict[str, list[int]] = {}
         spaces: dict[frozenset[str], list[int]] = {}
         for group in sorted(self.summary):
-            one = self.summary[group]
-            for name in one.reads:
-                if name in self.home:
-                    yield self.order.find(self.home[name]), group
+            unit = self.summary[group]
+            for name in unit.reads:
+                if name in self.owner:
+                    yield self.order.find(self.owner[name]), group
                 readers.setdefault(name, []).append(group)
             # A pointwise group over the axes of row values may join these.
-            kept = sorted((pattern.kept for pattern in one.patterns), key=sorted)
-            for space in dict.fromkeys((self._space(one), *kept)):
+            kept = sorted((pattern.kept for pattern in unit.patterns), key=sorted)
+            for space in dict.fromkeys((self._space(unit), *kept)):
                 spaces.setdefault(space, []).append(group)
         for line in (*readers.values(), *spaces.values()):
             for step in range(1, WINDOW + 1):
                 yield from zip(line, line[step:])  # noqa: B905  each with the one `step` behind
 
-    def _space(self, one: Summary) -> frozenset[str]:
+    def _space(self, unit: Summary) -> frozenset[str]:
         """The axes that a kernel of the group walks."""
-        walked = (pattern.walked for pattern in one.patterns)
-        return frozenset[str]().union(*walked, *stored_axes(self.facts, one))
+        walked = (pattern.walked for pattern in unit.patterns)
+        return frozenset[str]().union(*walked, *stored_axes(self.info, unit))
 
 
 Rank = Callable[[Groups, int, int], float]
@@ -262,6 +261,6 @@ def _round(groups: Groups, rank: Rank) -> int:
     return count
 
 
-def _entry(groups: Groups, rank: Rank, a: int, b: int) -> Entry:
+def _entry(groups: Groups, rank: Rank, a: int, b: int) -> HeapEntry:
     size = len(groups.summary[a].units) + len(groups.summary[b].units)
     return (rank(groups, a, b), size), a, b

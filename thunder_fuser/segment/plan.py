@@ -13,7 +13,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, record_text
 from thunder_fuser.schedule.scheduled import HeuristicParams
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.scheduler import Match, NoMatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ def with_params(segmented: SegmentedFusion) -> SegmentedFusion:
     return replace(segmented, segments=tuple(map(_with_params, segmented.segments)))
 
 
-def _with_params(one: Segment) -> Segment:
-    scheduled = one.match.schedule({})
+def _with_params(segment: Segment) -> Segment:
+    scheduled = segment.match.schedule({})
     if scheduled is None:
-        return one
+        return segment
     kept = (
-        Buffer(b.point.name, one.part.tensors[b.point.name].dtype, b.bytes, b.memory)
+        Buffer(b.point.name, segment.part.tensors[b.point.name].dtype, b.bytes, b.memory)
         for b in scheduled.persistent
     )
-    return replace(one, params=scheduled.params, persistent_buffers=tuple(kept))
+    return replace(segment, params=scheduled.params, persistent_buffers=tuple(kept))
 
 
 def numbered(
@@ -100,19 +100,19 @@ def numbered(
 ) -> dict[int, Any]:
     """{number of a segment: its schedule}; GivenScheduleError for a segment that the plan does not
     have, or that has two schedules."""
-    found: dict[int, Any] = {}
-    for key, given in schedules:
+    by_number: dict[int, Any] = {}
+    for key, schedule in schedules:
         number = _number(segmented, key)
-        if number in found:
+        if number in by_number:
             raise GivenScheduleError("schedules", expected=f"one for segment {number}", got="two")
-        found[number] = given
-    return found
+        by_number[number] = schedule
+    return by_number
 
 
 def _number(segmented: SegmentedFusion, key: int | str) -> int:
-    """The number of the segment that a key means: its number, its line in the plan's text, or the
-    name of its scheduler if no other segment has that."""
-    names = [f"{at} {one.scheduler.name}" for at, one in enumerate(segmented.segments)]
+    """The number of a segment. The key is its number, its line in the plan's text, or the name of
+    its scheduler if no other segment has the same."""
+    names = [f"{at} {segment.scheduler.name}" for at, segment in enumerate(segmented.segments)]
     text = str(key).removeprefix("segment ").partition(":")[0].strip()
     fitting = [at for at, name in enumerate(names) if text in (name, *name.split(" "))]
     if len(fitting) == 1 and type(key) in (int, str):
@@ -127,7 +127,7 @@ class Refusal:
 
     first: int
     second: int
-    reasons: tuple[Reject, ...]
+    reasons: tuple[NoMatch, ...]
 
     def __str__(self) -> str:
         reasons = "; ".join(map(str, self.reasons))
@@ -153,7 +153,7 @@ class SegmentedFusion:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        lines = [f"segment {number} {one}" for number, one in enumerate(self.segments)]
+        lines = [f"segment {number} {segment}" for number, segment in enumerate(self.segments)]
         lines += [*map(str, self.refusals), *self.notes]
         bound = f", {self.lower_bound} at least" if len(self.segments) > 1 else ""
         lines.append(f"{self.edge_bytes} bytes at segment edges{bound}")
@@ -164,14 +164,14 @@ class SegmentedFusion:
         """The plan as a graph in DOT: segments are boxes, values edges with dtype and sizes."""
         lines = ["digraph plan {", "  node [shape=box, fontname=monospace];"]
         lines += [f"  {name} [shape=ellipse];" for name in self.fusion.inputs]
-        for number, one in enumerate(self.segments):
-            ops = "\\l".join(record_text(e).replace('"', "'") for e in one.ops)
-            lines.append(f'  s{number} [label="{number} {one.scheduler.name}\\n{ops}\\l"];')
+        for number, segment in enumerate(self.segments):
+            ops = "\\l".join(record_text(e).replace('"', "'") for e in segment.ops)
+            lines.append(f'  s{number} [label="{number} {segment.scheduler.name}\\n{ops}\\l"];')
         results = dict.fromkeys(output.name for output in self.fusion.outputs)
         lines += [f"  {name}_out [label={name}, shape=ellipse];" for name in results]
-        maker = {n: f"s{at}" for at, one in enumerate(self.segments) for n in one.outputs}
-        for number, one in enumerate(self.segments):
-            read = [name for name in one.inputs if name in maker or name in self.fusion.inputs]
+        maker = {n: f"s{at}" for at, segment in enumerate(self.segments) for n in segment.outputs}
+        for number, segment in enumerate(self.segments):
+            read = [name for name in segment.inputs if name in maker or name in self.fusion.inputs]
             lines += [self._arrow(maker.get(name, name), f"s{number}", name) for name in read]
         lines += [self._arrow(maker.get(name, name), f"{name}_out", name) for name in results]
         return "\n".join([*lines, "}"]) + "\n"

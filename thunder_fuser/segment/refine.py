@@ -27,13 +27,13 @@ from thunder_fuser.segment.candidate import (
     Candidate,
     candidates_from,
     cost_of,
-    crossed,
     external,
-    homes,
     live_exprs,
+    owners,
     repeats_compared,
+    wasted,
 )
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 
 MAX_CHEAP = 16  # cheap expressions that are recomputed for one value
 MAX_COPIED = 40  # expressions that one step copies
@@ -52,70 +52,71 @@ def recompute_cheap_edges(acceptance: Acceptance, candidates: list[Candidate]) -
 
     Private copies (units.py) have done so already for values that are computed from one tensor.
     """
-    facts, home = acceptance.facts, homes(candidates)
-    reads = [external(facts, one.exprs) for one in candidates]
+    info, owner = acceptance.info, owners(candidates)
+    reads = [external(info, candidate.exprs) for candidate in candidates]
     readers = Counter(name for names in reads for name in names)
-    sets = [one.exprs for one in candidates]
-    for at, (one, have) in enumerate(zip(candidates, reads, strict=True)):
-        chains = {name: _stored_chain(facts, home, name) for name in have}
+    sets = [candidate.exprs for candidate in candidates]
+    for at, (candidate, have) in enumerate(zip(candidates, reads, strict=True)):
+        chains = {name: _stored_chain(info, owner, name) for name in have}
         saving = {
             name: chain for name, chain in chains.items()
-            if chain and _cost(facts, one, have, chain) < _saved(facts, name, readers[name])
+            if chain and _cost(info, candidate, have, chain) < _saved(info, name, readers[name])
         }
-        for name, grown in _grown(acceptance, one, saving):
+        for name, grown in _grown(acceptance, candidate, saving):
             sets[at] |= grown
             readers[name] -= 1
-    is_same = sets == [one.exprs for one in candidates]
-    return candidates if is_same else candidates_from(facts, sets, home)
+    is_same = sets == [candidate.exprs for candidate in candidates]
+    return candidates if is_same else candidates_from(info, sets, owner)
 
 
 def _grown(
-    acceptance: Acceptance, one: Candidate, chains: dict[str, Exprs]
+    acceptance: Acceptance, candidate: Candidate, chains: dict[str, Exprs]
 ) -> list[tuple[str, Exprs]]:
     """The chains that schedulers accept in the segment: all of them, or else one after another."""
-    everything = one.exprs.union(*chains.values())
-    if not chains or not acceptance.refusals(Candidate(everything, one.stores)):
+    everything = candidate.exprs.union(*chains.values())
+    if not chains or not acceptance.refusals(Candidate(everything, candidate.stores)):
         return list(chains.items())
-    found, exprs = [], one.exprs
+    added, exprs = [], candidate.exprs
     for name, chain in chains.items():
-        if not acceptance.refusals(Candidate(exprs | chain, one.stores)):
+        if not acceptance.refusals(Candidate(exprs | chain, candidate.stores)):
             exprs |= chain
-            found.append((name, chain))
-    return found
+            added.append((name, chain))
+    return added
 
 
-def _saved(facts: Facts, name: str, readers: int) -> int:
+def _saved(info: FusionInfo, name: str, readers: int) -> int:
     """Bytes that need not move if one reader of a value computes it itself."""
-    stores = 1 if readers == 1 and name not in facts.results else 0
-    return facts.bytes[name] * (1 + stores)
+    stores = 1 if readers == 1 and name not in info.results else 0
+    return info.bytes[name] * (1 + stores)
 
 
-def _cost(facts: Facts, one: Candidate, have: Iterable[str], chain: Exprs) -> float:
+def _cost(info: FusionInfo, candidate: Candidate, have: Iterable[str], chain: Exprs) -> float:
     """The additional reads and work of a segment that computes a chain, in bytes."""
-    new = (leaf for leaf in external(facts, chain) if leaf not in have)
-    work = sum(facts.work[at] for at in sorted(chain - one.exprs))
-    more = crossed(facts, Candidate(one.exprs | chain, one.stores)) - crossed(facts, one)
-    return sum(facts.bytes[leaf] for leaf in new) + work + more
+    new = (leaf for leaf in external(info, chain) if leaf not in have)
+    work = sum(info.work[at] for at in sorted(chain - candidate.exprs))
+    grown = Candidate(candidate.exprs | chain, candidate.stores)
+    more = wasted(info, grown) - wasted(info, candidate)
+    return sum(info.bytes[leaf] for leaf in new) + work + more
 
 
-def _stored_chain(facts: Facts, home: Mapping[str, int], name: str) -> Exprs:
+def _stored_chain(info: FusionInfo, owner: Mapping[str, int], name: str) -> Exprs:
     """The cheap expressions that compute a value, if all that they read is in memory."""
-    chain = _cheap_chain(facts, name)
-    stored = all(leaf in home or leaf not in facts.number for leaf in external(facts, chain))
+    chain = _cheap_chain(info, name)
+    stored = all(leaf in owner or leaf not in info.number for leaf in external(info, chain))
     return chain if stored else frozenset()
 
 
-def _cheap_chain(facts: Facts, name: str) -> Exprs:
+def _cheap_chain(info: FusionInfo, name: str) -> Exprs:
     """The cheap expressions that compute a value; none if it is an input, or they are too many."""
     chain: set[int] = set()
     stack = [name]
     while stack:
-        at = facts.number.get(stack.pop())
+        at = info.number.get(stack.pop())
         if at is None or at in chain:
             continue
-        if facts.exprs[at].row.is_cheap and not facts.is_made_once(at):
+        if info.exprs[at].row.is_cheap and not info.is_made_once(at):
             chain.add(at)
-            stack += facts.operands[at]
+            stack += info.operands[at]
         if len(chain) > MAX_CHEAP:
             return frozenset()
     return frozenset(chain)
@@ -126,7 +127,7 @@ def _cheap_chain(facts: Facts, name: str) -> Exprs:
 
 def refine(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
     """The plan after all steps that lower its cost."""
-    cost = cache(partial(cost_of, acceptance.facts))
+    cost = cache(partial(cost_of, acceptance.info))
     for _ in range(MAX_STEPS):
         is_searched = 1 < len(candidates) <= MAX_SEGMENTS
         better = _better(acceptance, candidates, cost) if is_searched else None
@@ -140,18 +141,18 @@ def _better(
     acceptance: Acceptance, candidates: list[Candidate], cost: Callable[[Candidate], float]
 ) -> list[Candidate] | None:
     """The cheapest plan one step away; None if none is cheaper than this one."""
-    facts, best, least = acceptance.facts, None, sum(map(cost, candidates))
-    for sets in _steps(facts, candidates):
-        found = _arranged(facts, sets, candidates)
-        if found is None or repeats_compared(facts, [one.exprs for one in found]):
+    info, best, least = acceptance.info, None, sum(map(cost, candidates))
+    for sets in _steps(info, candidates):
+        plan = _arranged(info, sets, candidates)
+        if plan is None or repeats_compared(info, [candidate.exprs for candidate in plan]):
             continue
-        now = sum(map(cost, found))
-        if now < least * (1 - 1e-6) and not any(map(acceptance.refusals, found)):
-            best, least = found, now
+        now = sum(map(cost, plan))
+        if now < least * (1 - 1e-6) and not any(map(acceptance.refusals, plan)):
+            best, least = plan, now
     return best
 
 
-def _arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Candidate] | None:
+def _arranged(info: FusionInfo, sets: Sets, before: Sequence[Candidate]) -> list[Candidate] | None:
     """The sets as candidates in topological order; None if there is no such order.
 
     A value is stored by the same set as before if that still computes it, else by the first that
@@ -159,26 +160,26 @@ def _arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Can
     """
     stored: dict[str, int] = {}
     for at, exprs in enumerate(sets):
-        for name in (name for expr in sorted(exprs) for name in facts.exprs[expr].outputs):
+        for name in (name for expr in sorted(exprs) for name in info.exprs[expr].outputs):
             if name not in stored or (at < len(before) and name in before[at].stores):
                 stored[name] = at
-    line = _in_order(facts, sets, stored)
+    line = _in_order(info, sets, stored)
     if line is None:
         return None
     place = {at: number for number, at in enumerate(line)}
-    home = {name: place[at] for name, at in stored.items()}
-    return candidates_from(facts, [sets[at] for at in line], home)
+    owner = {name: place[at] for name, at in stored.items()}
+    return candidates_from(info, [sets[at] for at in line], owner)
 
 
-def _in_order(facts: Facts, sets: Sets, home: Mapping[str, int]) -> list[int] | None:
+def _in_order(info: FusionInfo, sets: Sets, owner: Mapping[str, int]) -> list[int] | None:
     """A topological order of the sets, which takes the first set that is ready; None if there is
     none."""
     needs = []
     for at, exprs in enumerate(sets):
-        read = [name for name in external(facts, exprs) if name in facts.number]
-        if any(name not in home for name in read):
+        read = [name for name in external(info, exprs) if name in info.number]
+        if any(name not in owner for name in read):
             return None
-        needs.append({home[name] for name in read} - {at})
+        needs.append({owner[name] for name in read} - {at})
     line: list[int] = []
     while len(line) < len(sets):
         ready = [at for at in range(len(sets)) if at not in line and needs[at] <= set(line)]
@@ -188,13 +189,13 @@ def _in_order(facts: Facts, sets: Sets, home: Mapping[str, int]) -> list[int] | 
     return line
 
 
-def _steps(facts: Facts, candidates: Sequence[Candidate]) -> Iterator[Sets]:
+def _steps(info: FusionInfo, candidates: Sequence[Candidate]) -> Iterator[Sets]:
     """The plans one step away."""
-    sets, home = [one.exprs for one in candidates], homes(candidates)
-    copies = frozenset(filter(facts.is_made_once, range(len(facts.exprs))))
+    sets, owner = [candidate.exprs for candidate in candidates], owners(candidates)
+    copies = frozenset(filter(info.is_made_once, range(len(info.exprs))))
     edges = [
-        (home[name], at, name)
-        for at, exprs in enumerate(sets) for name in external(facts, exprs) if name in home
+        (owner[name], at, name)
+        for at, exprs in enumerate(sets) for name in external(info, exprs) if name in owner
     ]
     for a in range(len(sets)):
         for b in range(a + 1, len(sets)):
@@ -207,21 +208,21 @@ def _steps(facts: Facts, candidates: Sequence[Candidate]) -> Iterator[Sets]:
             grown = {at: sets[at] | sets[a] for at in readers}
             yield _with(sets, {**grown, a: frozenset()})
     for maker, reader, name in edges:
-        chain = live_exprs(facts, sets[maker], [name])
-        last = facts.number[name]
+        chain = live_exprs(info, sets[maker], [name])
+        last = info.number[name]
         if len(chain) <= MAX_COPIED:
             yield _with(sets, {reader: sets[reader] | chain})
-        yield _with(sets, {reader: sets[reader] | _cheap_chain(facts, name)})
+        yield _with(sets, {reader: sets[reader] | _cheap_chain(info, name)})
         yield _with(sets, {reader: sets[reader] | {last}})
         yield _with(sets, {reader: sets[reader] | {last}, maker: sets[maker] - {last}})
-        for use in facts.uses[name]:
+        for use in info.uses[name]:
             if use in sets[reader]:
                 moved = sets[maker] | {use}
                 yield _with(sets, {maker: moved, reader: sets[reader] - {use}})
-    for name, maker in home.items():
+    for name, maker in owner.items():
         for at, exprs in enumerate(sets):
-            if at != maker and facts.number[name] in exprs:
-                yield _with(sets, {at: exprs - {facts.number[name]}})
+            if at != maker and info.number[name] in exprs:
+                yield _with(sets, {at: exprs - {info.number[name]}})
 
 
 def _with(sets: Sets, changed: dict[int, Exprs]) -> Sets:

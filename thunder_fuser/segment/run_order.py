@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence, Set
 from heapq import heappop, heappush
 
 from thunder_fuser.ir.communication import is_communication
-from thunder_fuser.segment.candidate import Candidate, external, homes
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.candidate import Candidate, external, owners
+from thunder_fuser.segment.fusion_info import FusionInfo
 
 MOST_EXACT = 10
 
@@ -36,15 +36,15 @@ class _Lives:
     """Which segments store (makes) and read the values between segments, by number, and the
     segments that each one needs."""
 
-    def __init__(self, facts: Facts, candidates: Sequence[Candidate]) -> None:
-        home = homes(candidates)
+    def __init__(self, info: FusionInfo, candidates: Sequence[Candidate]) -> None:
+        owner = owners(candidates)
         # Results live to the end in any order, so they count as 0.
-        self.bytes = {name: facts.bytes[name] * (name not in facts.results) for name in home}
-        self.makes = [one.stores for one in candidates]
+        self.bytes = {name: info.bytes[name] * (name not in info.results) for name in owner}
+        self.makes = [candidate.stores for candidate in candidates]
         self.made = [sum(self.bytes[name] for name in names) for names in self.makes]
-        self.reads = [[n for n in external(facts, one.exprs) if n in home] for one in candidates]
-        self.needs = [{home[n] for n in names} for names in self.reads]
-        self.readers: dict[str, set[int]] = {name: set() for name in home}
+        self.reads = [[n for n in external(info, c.exprs) if n in owner] for c in candidates]
+        self.needs = [{owner[n] for n in names} for names in self.reads]
+        self.readers: dict[str, set[int]] = {name: set() for name in owner}
         for at, names in enumerate(self.reads):
             for name in names:
                 self.readers[name].add(at)
@@ -65,19 +65,19 @@ class _Lives:
         return most
 
 
-def peak(facts: Facts, candidates: Sequence[Candidate]) -> int:
+def peak(info: FusionInfo, candidates: Sequence[Candidate]) -> int:
     """The most bytes of intermediates alive at once in this order. Results do not count."""
-    return _Lives(facts, candidates).peak(range(len(candidates)))
+    return _Lives(info, candidates).peak(range(len(candidates)))
 
 
-def by_liveness(facts: Facts, candidates: list[Candidate]) -> list[Candidate]:
+def by_liveness(info: FusionInfo, candidates: list[Candidate]) -> list[Candidate]:
     """The candidates in the order with the lowest peak; unchanged if no order lowers it."""
-    lives = _Lives(facts, candidates)
+    lives = _Lives(info, candidates)
     if not any(lives.made):
         return candidates
-    found = _best(lives) if len(candidates) <= MOST_EXACT else _greedy(lives)
-    is_lower = lives.peak(found) < lives.peak(range(len(candidates)))
-    return [candidates[at] for at in found] if is_lower else candidates
+    order = _best(lives) if len(candidates) <= MOST_EXACT else _greedy(lives)
+    is_lower = lives.peak(order) < lives.peak(range(len(candidates)))
+    return [candidates[at] for at in order] if is_lower else candidates
 
 
 def _best(lives: _Lives) -> list[int]:
@@ -93,8 +93,8 @@ def _best(lives: _Lives) -> list[int]:
                     continue
                 after, now = done | {at}, alive[done] + lives.made[at]
                 alive[after] = now - lives.freed(at, done)
-                found = max(most, now), (*line, at)
-                longer[after] = min(longer.get(after, found), found)
+                plan = max(most, now), (*line, at)
+                longer[after] = min(longer.get(after, plan), plan)
         best = longer
     ((_, line),) = best.values()
     return list(line)
@@ -125,16 +125,16 @@ def _greedy(lives: _Lives) -> list[int]:
 # ---- communication
 
 
-def by_posts(facts: Facts, candidates: list[Candidate]) -> list[Candidate] | None:
+def by_posts(info: FusionInfo, candidates: list[Candidate]) -> list[Candidate] | None:
     """The candidates in that order. None if communication cannot keep the definition's order,
     because one kernel has work from before and from after it."""
-    is_post = [_is_post(facts, one) for one in candidates]
-    posts = [at for at, found in enumerate(is_post) if found]
+    is_post = [_is_post(info, candidate) for candidate in candidates]
+    posts = [at for at, yes in enumerate(is_post) if yes]
     if not posts:
         return candidates
     posts.sort(key=lambda at: min(candidates[at].exprs))
-    needs = _Lives(facts, candidates).needs
-    rest = [at for at, found in enumerate(is_post) if not found]
+    needs = _Lives(info, candidates).needs
+    rest = [at for at, yes in enumerate(is_post) if not yes]
     done: list[int] = []
     waiting: set[int] = set()
     while posts or rest:
@@ -154,16 +154,16 @@ def by_posts(facts: Facts, candidates: list[Candidate]) -> list[Candidate] | Non
     return [candidates[at] for at in done]
 
 
-def _is_post(facts: Facts, one: Candidate) -> bool:
-    return any(is_communication(facts.exprs[at]) for at in one.exprs)
+def _is_post(info: FusionInfo, candidate: Candidate) -> bool:
+    return any(is_communication(info.exprs[at]) for at in candidate.exprs)
 
 
 def _ancestors(needs: list[set[int]], at: int) -> set[int]:
     """All candidates that one waits for, directly or through others."""
-    found: set[int] = set()
+    ancestors: set[int] = set()
     stack = [at]
     while stack:
-        new = needs[stack.pop()] - found
-        found |= new
+        new = needs[stack.pop()] - ancestors
+        ancestors |= new
         stack += new
-    return found
+    return ancestors

@@ -27,18 +27,18 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.scheduler import Match, NoMatch
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.candidate import (
     Candidate,
     candidates_from,
-    crossed,
     edge_bytes,
     external,
-    homes,
+    owners,
     total,
+    wasted,
 )
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 from thunder_fuser.segment.merge import (
     CYCLE,
     Groups,
@@ -58,86 +58,86 @@ MOST_SEARCHED = 64  # units: a larger plan is not searched for a better one
 
 def segment(fusion: Fusion, target: Target, options: CompileOptions) -> SegmentedFusion:
     """The segments of a specialised fusion; ScheduleError if an expression fits no scheduler."""
-    facts = Facts(fusion, target)
-    acceptance = Acceptance(facts, options)
-    whole = _whole(facts)
+    info = FusionInfo(fusion, target)
+    acceptance = Acceptance(info, options)
+    whole = _whole(info)
     if not whole.stores:
         return planned(acceptance, [], ())
     is_taken = not acceptance.refusals(whole)
-    if is_taken and crossed(facts, whole) <= target.launch_bytes:
+    if is_taken and wasted(info, whole) <= target.launch_bytes:
         return planned(acceptance, [whole], ())
-    units = units_of(facts)
+    units = units_of(info)
     is_small = len(units) <= MOST_SEARCHED
     if not is_small:
         units = coarsen(acceptance, units)
     ranks = (by_gain, by_program) if is_small else (by_gain,)
-    found = [merge_greedily(units, acceptance, rank) for rank in ranks]
-    plans = [candidates_of(groups) for groups in found]
-    best = min(range(len(plans)), key=lambda at: total(facts, plans[at])) if is_small else 0
+    groupings = [merge_greedily(units, acceptance, rank) for rank in ranks]
+    plans = [candidates_of(groups) for groups in groupings]
+    best = min(range(len(plans)), key=lambda at: total(info, plans[at])) if is_small else 0
     candidates = recompute_cheap_edges(acceptance, plans[best])
     if is_small:
         candidates = refine(acceptance, candidates)
-    if is_taken and total(facts, [whole]) <= total(facts, candidates):
+    if is_taken and total(info, [whole]) <= total(info, candidates):
         candidates = [whole]
-    if any(acceptance.refusals(one) for one in candidates):
-        candidates = one_by_one(acceptance)
+    if any(acceptance.refusals(candidate) for candidate in candidates):
+        candidates = each_alone(acceptance)
     candidates = _ordered(acceptance, candidates)
-    return planned(acceptance, candidates, _refusals(found[best], candidates))
+    return planned(acceptance, candidates, _refusals(groupings[best], candidates))
 
 
 def _ordered(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
     """The candidates in the order in which they run."""
-    facts = acceptance.facts
-    found = by_posts(facts, by_liveness(facts, candidates))
-    if found is None:  # one kernel has work from before and from after a communication
-        found = by_posts(facts, by_liveness(facts, one_by_one(acceptance)))
-    assert found is not None  # single expressions can run in the definition's order
-    return found
+    info = acceptance.info
+    ordered = by_posts(info, by_liveness(info, candidates))
+    if ordered is None:  # one kernel has work from before and from after a communication
+        ordered = by_posts(info, by_liveness(info, each_alone(acceptance)))
+    assert ordered is not None  # single expressions can run in the definition's order
+    return ordered
 
 
-def _whole(facts: Facts) -> Candidate:
+def _whole(info: FusionInfo) -> Candidate:
     """All expressions, storing the results that are computed."""
-    results = facts.results & facts.number.keys()
-    return Candidate(frozenset(range(len(facts.exprs))), frozenset(results))
+    results = info.results & info.number.keys()
+    return Candidate(frozenset(range(len(info.exprs))), frozenset(results))
 
 
 def candidates_of(groups: Groups) -> list[Candidate]:
     """The groups as candidates, in an order in which they can run."""
     line = groups.order.groups()
     place = {group: at for at, group in enumerate(line)}
-    home = {name: place[groups.order.find(at)] for name, at in groups.home.items()}
+    owner = {name: place[groups.order.find(at)] for name, at in groups.owner.items()}
     sets = [frozenset(groups.summary[group].exprs) for group in line]
-    return candidates_from(groups.facts, sets, home)
+    return candidates_from(groups.info, sets, owner)
 
 
 def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal, ...]:
     """Why segments with a common edge or value were not merged, by their final numbers."""
-    home = homes(candidates)
+    owner = owners(candidates)
     place: dict[int, int] = {}
-    for group, one in groups.summary.items():
-        stored = [home[name] for name in sorted(one.stores) if name in home]
+    for group, unit in groups.summary.items():
+        stored = [owner[name] for name in sorted(unit.stores) if name in owner]
         place.update({group: stored[0]} if stored else {})
-    found: dict[tuple[int, int], tuple[Reject, ...]] = {}
+    refused: dict[tuple[int, int], tuple[NoMatch, ...]] = {}
     for pair, reasons in groups.refused.items():
         first, second = sorted(place.get(groups.order.find(at), -1) for at in pair)
         if 0 <= first < second:
             is_named = reasons == CYCLE and len(candidates) <= MOST_SEARCHED
-            named = _cycle(groups.facts, candidates, first, second) if is_named else reasons
-            found[first, second] = named
-    return tuple(Refusal(*pair, found[pair]) for pair in sorted(found))
+            named = _cycle(groups.info, candidates, first, second) if is_named else reasons
+            refused[first, second] = named
+    return tuple(Refusal(*pair, refused[pair]) for pair in sorted(refused))
 
 
-def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tuple[Reject, ...]:
+def _cycle(info: FusionInfo, segments: Sequence[Candidate], a: int, b: int) -> tuple[NoMatch, ...]:
     """The refusal that names the values along a path from candidate `a` to a later one, `b`.
 
     Without such a path in the final plan, the refusal names none.
     """
-    home = homes(candidates)
+    owner = owners(segments)
     came: dict[int, tuple[int, str]] = {}
     line = [b]
     for at in line:
-        for name in external(facts, candidates[at].exprs):
-            maker = home.get(name)
+        for name in external(info, segments[at].exprs):
+            maker = owner.get(name)
             if maker is None or maker in came or (at, maker) == (b, a):
                 continue
             came[maker] = (at, name)
@@ -148,40 +148,40 @@ def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tup
     while at != b:
         at, name = came[at]
         path.append(name)
-    return (Reject(NAME, f"it would be a cycle: {' -> '.join(path)} passes through others"),)
+    return (NoMatch(NAME, f"it would be a cycle: {' -> '.join(path)} passes through others"),)
 
 
 def planned(
     acceptance: Acceptance, candidates: Sequence[Candidate], refusals: tuple[Refusal, ...]
 ) -> SegmentedFusion:
     """The plan of accepted candidates, which are in an order in which they can run."""
-    facts = acceptance.facts
+    info = acceptance.info
     segments = []
-    for one in candidates:
-        found = acceptance.ask(one)
-        assert isinstance(found, Match)  # all candidates were asked about
-        segments.append(Segment(found, edge_bytes(facts, one)))
+    for candidate in candidates:
+        match = acceptance.ask(candidate)
+        assert isinstance(match, Match)  # all candidates were asked about
+        segments.append(Segment(match, edge_bytes(info, candidate)))
     return SegmentedFusion(
-        facts.fusion,
+        info.fusion,
         tuple(segments),
-        facts.parts.strides,
+        info.parts.strides,
         refusals,
-        edge_bytes=sum(one.edge_bytes for one in segments),
-        lower_bound=edge_bytes(facts, _whole(facts)),
-        peak_bytes=peak(facts, candidates),
+        edge_bytes=sum(segment.edge_bytes for segment in segments),
+        lower_bound=edge_bytes(info, _whole(info)),
+        peak_bytes=peak(info, candidates),
     )
 
 
-def one_by_one(acceptance: Acceptance) -> list[Candidate]:
+def each_alone(acceptance: Acceptance) -> list[Candidate]:
     """A segment for each expression; ScheduleError lists those that no scheduler takes alone."""
-    facts = acceptance.facts
-    line = [at for at in range(len(facts.exprs)) if not facts.is_number(at)]
-    home = {name: n for n, at in enumerate(line) for name in facts.exprs[at].outputs}
-    candidates = candidates_from(facts, [frozenset([at]) for at in line], home)
-    refused = [(one, acceptance.refusals(one)) for one in candidates]
+    info = acceptance.info
+    line = [at for at in range(len(info.exprs)) if not info.is_number(at)]
+    owner = {name: n for n, at in enumerate(line) for name in info.exprs[at].outputs}
+    candidates = candidates_from(info, [frozenset([at]) for at in line], owner)
+    refused = [(candidate, acceptance.refusals(candidate)) for candidate in candidates]
     lines = [
-        f"{record_text(facts.exprs[min(one.exprs)])}: {'; '.join(map(str, reasons))}"
-        for one, reasons in refused if reasons
+        f"{record_text(info.exprs[min(candidate.exprs)])}: {'; '.join(map(str, reasons))}"
+        for candidate, reasons in refused if reasons
     ]
     if lines:
         raise ScheduleError(

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.fusion_info import FusionInfo
 
 MAX_CHAIN = 8  # expressions; a longer chain is cut, and its middle may be stored
 
@@ -47,45 +47,45 @@ class CheapChain:
 CheapChains = Mapping[str, CheapChain]
 
 
-def _shared_chains(facts: Facts) -> CheapChains:
+def _shared_chains(info: FusionInfo) -> CheapChains:
     """The chain that computes each cheap value with several readers."""
     chains: dict[str, CheapChain] = {}
-    for at, expr in enumerate(facts.exprs):
+    for at, expr in enumerate(info.exprs):
         is_copied = expr.row.kind in _COPIED and expr.row.is_cheap
-        if is_copied and not (facts.is_number(at) or facts.is_made_once(at)):
-            chain = _chain(facts, at, chains)
-            if chain is None and not chains.keys().isdisjoint(facts.operands[at]):
-                chain = _chain(facts, at, {})
+        if is_copied and not (info.is_number(at) or info.is_made_once(at)):
+            chain = _chain(info, at, chains)
+            if chain is None and not chains.keys().isdisjoint(info.operands[at]):
+                chain = _chain(info, at, {})
             if chain is not None:
                 chains[expr.outputs[0]] = chain
     return {
         name: chain for name, chain in chains.items()
-        if len(facts.uses[name]) + (name in facts.results) > 1
+        if len(info.uses[name]) + (name in info.results) > 1
     }
 
 
-def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
+def _chain(info: FusionInfo, at: int, chains: CheapChains) -> CheapChain | None:
     """An expression with the chains of its operands, if together they read one tensor that is no
     larger than the result."""
-    operands = facts.operands[at]
+    operands = info.operands[at]
     if len(operands) > 1 and chains.keys().isdisjoint(operands):
         return None  # most expressions: they read several tensors
-    read = [_chain_of(facts, at, name, chains) for name in operands]
+    read = [_chain_of(info, at, name, chains) for name in operands]
     exprs = frozenset([at]).union(*(chain.exprs for chain in read))
     leaves = {chain.leaf for chain in read if chain.leaf is not None}
     elements = max((chain.elements for chain in read), default=0)
     if len(exprs) > MAX_CHAIN or len(leaves) > 1:
         return None
     leaf = next(iter(leaves), None)
-    (made,) = facts.exprs[at].outputs
-    if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[made]:
+    (result,) = info.exprs[at].outputs
+    if leaf is not None and elements * info.itemsize(leaf) > info.bytes[result]:
         return None  # the result has fewer bytes than what the chain would read
     return CheapChain(exprs, leaf, elements)
 
 
-def _chain_of(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
+def _chain_of(info: FusionInfo, at: int, name: str, chains: CheapChains) -> CheapChain:
     """The chain of an operand, and what it reads; an operand without a chain is its own leaf."""
-    count = facts.elements_read(at, name, facts.elements[facts.exprs[at].outputs[0]])
+    count = info.elements_read(at, name, info.elements[info.exprs[at].outputs[0]])
     if name not in chains:
         return CheapChain(frozenset(), name, count)
     chain = chains[name]
@@ -100,8 +100,8 @@ class Summary:
     """A segment while it grows, as the segmenter sees it.
 
     reads: {value from outside: [bytes, how many units here read it]}; stores: {value computed here:
-    how many units outside read it, plus one for a result}; work: the sum of Facts.work; depths: of
-    the reductions computed here.
+    how many units outside read it, plus one for a result}; work: the sum of FusionInfo.work;
+    depths: of the reductions computed here.
     """
 
     exprs: set[int]
@@ -117,15 +117,15 @@ class Summary:
     is_sound: bool  # in_place, or the schedulers have accepted the places that are read
 
 
-def units_of(facts: Facts) -> list[Summary]:
+def units_of(info: FusionInfo) -> list[Summary]:
     """The units of a fusion, in program order. A value that is only copied has no unit."""
-    shared = _shared_chains(facts)
-    needed = {facts.number[name] for name in facts.results if name in facts.number}
+    shared = _shared_chains(info)
+    needed = {info.number[name] for name in info.results if name in info.number}
     units: list[Summary] = []
-    for at in reversed(range(len(facts.exprs))):
+    for at in reversed(range(len(info.exprs))):
         if at in needed:
-            units.append(_unit(facts, at, shared))
-            needed |= {facts.number[name] for name in units[-1].reads if name in facts.number}
+            units.append(_unit(info, at, shared))
+            needed |= {info.number[name] for name in units[-1].reads if name in info.number}
     readers = Counter(name for unit in units for name in unit.reads)
     for number, unit in enumerate(reversed(units)):
         unit.units.append(number)
@@ -133,50 +133,51 @@ def units_of(facts: Facts) -> list[Summary]:
     return units[::-1]
 
 
-def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
+def _unit(info: FusionInfo, at: int, shared: CheapChains) -> Summary:
     """One expression with its copies of shared chains; `stores` lacks the counts of readers."""
-    own = facts.exprs[at]
-    is_external = own.row.kind in (OpKind.EXTERNAL, OpKind.COMMUNICATION)
+    expr = info.exprs[at]
+    is_external = expr.row.kind in (OpKind.EXTERNAL, OpKind.COMMUNICATION)
     exprs, reads = {at}, dict[str, list[int]]()
-    for name in facts.operands[at]:
-        chain = _chain_of(facts, at, name, {} if is_external else shared)
+    for name in info.operands[at]:
+        chain = _chain_of(info, at, name, {} if is_external else shared)
         exprs |= chain.exprs
         if chain.leaf is not None:
             before, _ = reads.get(chain.leaf, (0, 1))
-            more = chain.elements * facts.itemsize(chain.leaf)
-            reads[chain.leaf] = [min(before + more, facts.bytes[chain.leaf]), 1]
-    made = {name for copy in exprs - {at} for name in facts.exprs[copy].outputs}
-    in_place = _are_read_in_place(facts, made, exprs)
-    pattern = facts.patterns[at]
+            more = chain.elements * info.itemsize(chain.leaf)
+            reads[chain.leaf] = [min(before + more, info.bytes[chain.leaf]), 1]
+    copied = {name for copy in exprs - {at} for name in info.exprs[copy].outputs}
+    in_place = _are_read_in_place(info, copied, exprs)
+    pattern = info.patterns[at]
     return Summary(
         exprs=exprs,
         units=[],
-        reads={name: read for name, read in reads.items() if name not in made},
-        stores={name: int(name in facts.results) for name in own.outputs},
+        reads={name: read for name, read in reads.items() if name not in copied},
+        stores={name: int(name in info.results) for name in expr.outputs},
         patterns=frozenset([pattern] if pattern else []),
-        depths=frozenset([facts.depth[at]] if pattern else []),
-        work=sum(facts.work[at] for at in exprs),
-        is_plain=all(map(facts.is_plain, exprs)),
+        depths=frozenset([info.depth[at]] if pattern else []),
+        work=sum(info.work[at] for at in exprs),
+        is_plain=all(map(info.is_plain, exprs)),
         is_external=is_external,
         in_place=in_place,
         is_sound=in_place,
     )
 
 
-def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> bool:
+def _are_read_in_place(info: FusionInfo, names: Iterable[str], exprs: set[int]) -> bool:
     """True if these expressions read each value at the element that they compute."""
     for name in names:
-        for at in facts.uses[name]:
-            if at in exprs and name not in facts.keeps_place[at]:
+        for at in info.uses[name]:
+            if at in exprs and name not in info.keeps_place[at]:
                 return False
     return True
 
 
-def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
+def merged(info: FusionInfo, a: Summary, b: Summary) -> Summary:
     """The summary of both as one segment."""
-    reads, stores, inner = _edges(facts, a, b)
+    inner = a.stores.keys() & b.reads.keys() | b.stores.keys() & a.reads.keys()
+    reads, stores = _edges(info, a, b, inner)
     exprs, both = a.exprs | b.exprs, a.exprs & b.exprs
-    in_place = a.in_place and b.in_place and _are_read_in_place(facts, inner, exprs)
+    in_place = a.in_place and b.in_place and _are_read_in_place(info, inner, exprs)
     # No value is read at a new place, so the schedulers would say the same again.
     is_old = a.is_sound and b.is_sound and not inner and not both
     return Summary(
@@ -186,7 +187,7 @@ def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
         stores=stores,
         patterns=a.patterns | b.patterns,
         depths=a.depths | b.depths,
-        work=a.work + b.work - sum(facts.work[at] for at in both),
+        work=a.work + b.work - sum(info.work[at] for at in both),
         is_plain=a.is_plain and b.is_plain,
         is_external=a.is_external or b.is_external,
         in_place=in_place,
@@ -195,36 +196,34 @@ def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
 
 
 def _edges(
-    facts: Facts, a: Summary, b: Summary
-) -> tuple[dict[str, list[int]], dict[str, int], list[str]]:
-    """What both together read, what they store, and the values that pass between them."""
-    reads, stores, inner = dict(a.reads), a.stores | b.stores, []
+    info: FusionInfo, a: Summary, b: Summary, inner: set[str]
+) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """What both together read and store. inner: the values that pass between them."""
+    reads, stores = dict(a.reads), a.stores | b.stores
     for name, (size, count) in b.reads.items():
         if name in a.stores:
-            inner.append(name)
             stores[name] -= count
         else:
             ours, readers = reads.get(name, (0, 0))
-            reads[name] = [min(ours + size, facts.bytes[name]), readers + count]
+            reads[name] = [min(ours + size, info.bytes[name]), readers + count]
     for name in b.stores:
         if name in a.reads:
-            inner.append(name)
             stores[name] -= reads.pop(name)[1]
     for name in inner:
         if not stores[name]:
             del stores[name]
-    return reads, stores, inner
+    return reads, stores
 
 
-def crossed(facts: Facts, one: Summary) -> int:
-    """The bytes of sectors that it moves in vain; see Crossing."""
-    if not (one.patterns and facts.crossing.is_mixed):
+def wasted(info: FusionInfo, unit: Summary) -> int:
+    """The bytes of sectors that it does not use; see SectorWaste."""
+    if not (unit.patterns and info.waste.is_mixed):
         return 0
-    read = {name: size for name, (size, _) in one.reads.items()}
-    stored = {name: facts.bytes[name] for name in one.stores}
-    return facts.crossing.price({**read, **stored}, one.patterns)
+    read = {name: size for name, (size, _) in unit.reads.items()}
+    stored = {name: info.bytes[name] for name in unit.stores}
+    return info.waste.price({**read, **stored}, unit.patterns)
 
 
-def stored_axes(facts: Facts, one: Summary) -> set[Axes]:
+def stored_axes(info: FusionInfo, unit: Summary) -> set[Axes]:
     """The axes of each value that it stores."""
-    return {facts.axes[name] for name in one.stores}
+    return {info.axes[name] for name in unit.stores}

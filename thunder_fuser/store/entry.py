@@ -163,7 +163,7 @@ LOADED, DYNAMIC = 1, 2  # p_type
 NO_BITS, SYMBOLS = 8, 11  # sh_type
 UNDEFINED = 0  # st_shndx
 
-Rows = list[tuple[int, ...]]
+IntRows = list[tuple[int, ...]]
 
 
 def problem_of(content: bytes, function: str) -> str:
@@ -194,13 +194,13 @@ def _problem(content: bytes, function: bytes) -> str:
     return ""
 
 
-def _rows(content: bytes, row: str, start: int, count: int) -> Rows:
+def _rows(content: bytes, row: str, start: int, count: int) -> IntRows:
     """The rows of a table; struct.error if one is outside the file."""
     width = struct.calcsize(row)
     return [struct.unpack_from(row, content, start + at * width) for at in range(count)]
 
 
-def _exported(content: bytes, row: str, sections: Rows) -> Iterator[bytes]:
+def _exported(content: bytes, row: str, sections: IntRows) -> Iterator[bytes]:
     """The names that the library exports."""
     for kind, start, size, link in sections:
         if kind == SYMBOLS:

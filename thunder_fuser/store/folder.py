@@ -38,7 +38,7 @@ class RefusedFolderError(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredFile:
     """A file of the folder: its name, its bytes, and the time of its last use in seconds."""
 
     name: str
@@ -73,19 +73,19 @@ def opened(path: Path, *, create: bool) -> Iterator[int]:
 
 def _make(path: Path) -> None:
     """Makes the folder and its parents, accessible only to this user."""
-    for missing in [one for one in (path, *path.parents) if not os.path.lexists(one)][::-1]:
+    for missing in [above for above in (path, *path.parents) if not os.path.lexists(above)][::-1]:
         with suppress(FileExistsError):  # another process has just made it
             missing.mkdir(mode=0o700)
 
 
 def _check(
-    found: os.stat_result, name: str, forbidden: int, kind: type[RefusedError] = RefusedError
+    status: os.stat_result, name: str, forbidden: int, kind: type[RefusedError] = RefusedError
 ) -> None:
     """RefusedError unless this user owns it, and it has none of the forbidden permissions."""
-    if found.st_uid != os.geteuid():
-        raise kind(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
-    if found.st_mode & forbidden:
-        mode = oct(stat.S_IMODE(found.st_mode))
+    if status.st_uid != os.geteuid():
+        raise kind(f"{name} belongs to user {status.st_uid}, not to {os.geteuid()}")
+    if status.st_mode & forbidden:
+        mode = oct(stat.S_IMODE(status.st_mode))
         raise kind(f"{name} has mode {mode}: others may change it (chmod go-rwx)")
 
 
@@ -101,11 +101,11 @@ def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
     except OSError as error:
         raise RefusedError(f"it cannot be opened: {error.strerror}") from error
     with os.fdopen(file, "rb") as stream:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise RefusedError("it is not a regular file, or it has several hard links")
-        _check(found, "it", _OTHERS if strict else _OTHERS_WRITE)
-        if found.st_size > MOST_BYTES:
+        _check(status, "it", _OTHERS if strict else _OTHERS_WRITE)
+        if status.st_size > MOST_BYTES:
             raise RefusedError(f"it has more than {MOST_BYTES} bytes")
         content = stream.read(MOST_BYTES)
         if touch:
@@ -138,13 +138,13 @@ def remove(folder: int, name: str) -> bool:
     return True
 
 
-def listed(folder: int, pattern: re.Pattern[str] = ENTRY_NAME) -> list[Found]:
+def listed(folder: int, pattern: re.Pattern[str] = ENTRY_NAME) -> list[StoredFile]:
     """The regular files of this package and user, the least recently used first."""
-    found = []
+    files = []
     for name in os.listdir(folder):
         if pattern.match(name):
             with suppress(OSError):  # another process may have removed it
                 at = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISREG(at.st_mode) and at.st_uid == os.geteuid():
-                    found.append(Found(name, at.st_size, at.st_mtime))
-    return sorted(found, key=lambda one: (one.used, one.name))
+                    files.append(StoredFile(name, at.st_size, at.st_mtime))
+    return sorted(files, key=lambda file: (file.used, file.name))

@@ -101,27 +101,27 @@ class Nearest:
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        told = [
+        lines = [
             f"{field}: {here!r} here, {there!r} there"
             for field, here, there in self.differs
             if field != "text"
         ]
         if self.lines:
-            told.append("text:\n" + "\n".join("    " + line for line in self.lines))
+            lines.append("text:\n" + "\n".join("    " + line for line in self.lines))
         where = f"nearest entry {self.stored.key[:12]} ({self.stored.file.size} bytes)"
-        return "\n".join([where, *("  " + line for line in told or ["it is the same"])])
+        return "\n".join([where, *("  " + line for line in lines or ["it is the same"])])
 
 
 def nearest(fields: Mapping[str, str], text: str, stored: Iterable[Stored]) -> Nearest | None:
     """The entry with the fewest differing fields, and among those the most similar source."""
-    found = []
-    for one in stored:
-        if one.entry is not None:
-            found.append((one, one.entry.text, _differences(fields, one.entry.fields)))
-    if not found:
+    compared = []
+    for item in stored:
+        if item.entry is not None:
+            compared.append((item, item.entry.text, _differences(fields, item.entry.fields)))
+    if not compared:
         return None
-    count = min(len(differs) for _, _, differs in found)
-    best = [row for row in found if len(row[2]) == count][-MOST_COMPARED:]
+    count = min(len(differs) for _, _, differs in compared)
+    best = [row for row in compared if len(row[2]) == count][-MOST_COMPARED:]
     chosen, other, differs = max(best, key=lambda row: (_likeness(text, row[1]), row[0].file.used))
     return Nearest(chosen, differs, _lines(text, other))
 
@@ -130,8 +130,8 @@ def why_missed(fields: Mapping[str, str], text: str, store: Store | None) -> str
     """The reason of a miss, in a few words."""
     if store is None:
         return "the store is off (option cache)"
-    found = nearest(fields, text, store.entries())
-    return f"no entry at all in {store.root}" if found is None else str(found)
+    closest = nearest(fields, text, store.entries())
+    return f"no entry at all in {store.root}" if closest is None else str(closest)
 
 
 def _differences(
@@ -150,7 +150,7 @@ def _likeness(text: str, other: str) -> float:
 
 def _lines(text: str, other: str) -> tuple[str, ...]:
     """The last lines that differ. They are the kernel's, which follows its device functions."""
-    found = unified_diff(other.splitlines(), text.splitlines(), "there", "here", n=0, lineterm="")
-    lines = [line for line in found if not line.startswith(("---", "+++", "@@"))]
+    diff = unified_diff(other.splitlines(), text.splitlines(), "there", "here", n=0, lineterm="")
+    lines = [line for line in diff if not line.startswith(("---", "+++", "@@"))]
     left = len(lines) - MOST_LINES
     return tuple([f"... {left} lines before"] * (left > 0) + lines[-MOST_LINES:])

@@ -31,7 +31,7 @@ from thunder_fuser.store.entry import (
     decode_named,
     encode,
 )
-from thunder_fuser.store.folder import Found, RefusedError, RefusedFolderError
+from thunder_fuser.store.folder import RefusedError, RefusedFolderError, StoredFile
 from thunder_fuser.threads import AbandonedError, check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that later writes have room
@@ -45,7 +45,7 @@ _ANOTHER = "Set the option cache_dir to another folder, or cache to off."
 class Stored:
     """A file of the store and its entry, or the problem with it."""
 
-    file: Found
+    file: StoredFile
     entry: Entry | None
     problem: str = ""
 
@@ -93,8 +93,8 @@ class Store:
         try:
             with files.opened(self.root, create=True) as folder:
                 files.replace(folder, recipe.key + ENDING, content)
-            told = f"store: kept {recipe.key[:12]} {recipe.name}, {len(content)} bytes"
-            log("cache", lambda: told)
+            text = f"store: kept {recipe.key[:12]} {recipe.name}, {len(content)} bytes"
+            log("cache", lambda: text)
             self._unpruned += len(content)
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
@@ -158,7 +158,7 @@ class Store:
 
     # ---- for people
 
-    def found(self) -> list[Found]:
+    def stored_files(self) -> list[StoredFile]:
         """The files of entries, the least recently used first, without reading them."""
         try:
             with files.opened(self.root, create=False) as folder:
@@ -168,14 +168,14 @@ class Store:
 
     def entries(self) -> Iterator[Stored]:
         """Reads and checks every file; each has an entry or a problem."""
-        for one in self.found():
+        for file in self.stored_files():
             try:
                 with files.opened(self.root, create=False) as folder:
-                    content = files.read(folder, one.name, strict=False, touch=False)
+                    content = files.read(folder, file.name, strict=False, touch=False)
                 if content is not None:
-                    yield Stored(one, decode_named(one.name, content))
+                    yield Stored(file, decode_named(file.name, content))
             except (RefusedError, DamagedError, OSError) as error:
-                yield Stored(one, None, str(error))
+                yield Stored(file, None, str(error))
 
     def prune(self, most_bytes: int | None = None) -> tuple[int, int]:
         """Evicts the least recently used entries beyond a size. Returns (files, bytes) removed."""
@@ -202,18 +202,18 @@ class Store:
 
 def _prune(folder: int, most: int) -> tuple[int, int]:
     now = time.time()
-    for one in files.listed(folder, files.PASSING_NAME):
-        if abs(now - one.used) > STALE_SECONDS:  # or the clock was set back
-            files.remove(folder, one.name)
+    for file in files.listed(folder, files.PASSING_NAME):
+        if abs(now - file.used) > STALE_SECONDS:  # or the clock was set back
+            files.remove(folder, file.name)
     held = files.listed(folder)
-    excess = sum(one.size for one in held) - most
+    excess = sum(file.size for file in held) - most
     gone = []
-    for one in held if excess > 0 else ():
+    for file in held if excess > 0 else ():
         if excess <= -(1 - KEPT_AFTER_PRUNING) * most:
             break
-        if files.remove(folder, one.name):
-            gone.append(one.size)
-        excess -= one.size
+        if files.remove(folder, file.name):
+            gone.append(file.size)
+        excess -= file.size
     if gone:
         log("cache", lambda: f"store: {len(gone)} files evicted, {sum(gone)} bytes")
     return len(gone), sum(gone)
@@ -235,16 +235,16 @@ def current_store() -> Store | None:
 _store = lru_cache(maxsize=16)(Store)
 
 
-def root_of(given: str) -> Path:
+def root_of(chosen: str) -> Path:
     """The folder in the option cache_dir, else a folder in the user's cache. OptionError for a
     relative path, RuntimeError if there is no home."""
-    if given:
+    if chosen:
         try:
-            path = Path(given).expanduser()
+            path = Path(chosen).expanduser()
         except RuntimeError:  # the path begins with the name of a user who has no home
-            path = Path(given)
+            path = Path(chosen)
         if not path.is_absolute():
-            raise OptionError("option cache_dir", expected="an absolute path", got=repr(given))
+            raise OptionError("option cache_dir", expected="an absolute path", got=repr(chosen))
         return path
     above = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not above.is_absolute():

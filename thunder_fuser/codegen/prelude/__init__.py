@@ -85,13 +85,13 @@ def _closure(kernel_text: str, dialect: str) -> list[str]:
 def _fragments(dialect: str) -> dict[str, Fragment]:
     """All fragments of a dialect by name, sorted."""
     root = files(__name__)
-    found = [
+    fragments = [
         _parse(entry.name.removesuffix(".h"), entry.read_text(encoding="utf-8"))
         for folder in ("common", dialect)
         for entry in root.joinpath(folder).iterdir()
         if entry.name.endswith(".h")
     ]
-    return {part.name: part for part in sorted(found, key=lambda part: part.name)}
+    return {part.name: part for part in sorted(fragments, key=lambda part: part.name)}
 
 
 def _parse(name: str, text: str) -> Fragment:

@@ -85,7 +85,7 @@ def _same_in_all_lanes(name: str) -> str:
     counts = ", ".join(str(bytes // size) for bytes in (16, 32, 64))
     wide = ", ".join([f"widest_{real}"] * ARITY[name])
     library = f'asm(WIDEST_OF({counts}) "{suffix}_{name}")'
-    made = [
+    lines = [
         f"CALLED {real} lanes_{name}({', '.join([real] * ARITY[name])}) noexcept;\n",
         f'extern "C" widest_{real} {name}_widest({wide}) {library};\n',
         _version(name, f"{name}_1", real, f"lanes_{name}"),
@@ -93,13 +93,13 @@ def _same_in_all_lanes(name: str) -> str:
     for letter, bytes, where in _VERSIONS:
         symbol = f"_ZGV{letter}N{bytes // size}{suffix}_lanes_{name}"
         version = _version(name, f"{name}_{letter}", f"{real}{bytes}", symbol)
-        made.append(f"#if {where}\n{version}#endif\n")
-    return _GUARD.format("".join(made), name, name, _declaration(name))
+        lines.append(f"#if {where}\n{version}#endif\n")
+    return _GUARD.format("".join(lines), name, name, _declaration(name))
 
 
 def _version(name: str, version: str, lanes: str, symbol: str) -> str:
     """MADE float32 expf_d(float32 x) asm("_ZGVdN8v_lanes_expf"); and its definition."""
     arguments = ("x", "y")[: ARITY[name]]
-    head = f"{lanes} {version}({', '.join(f'{lanes} {one}' for one in arguments)})"
+    head = f"{lanes} {version}({', '.join(f'{lanes} {argument}' for argument in arguments)})"
     call = f"same_lanes({name}_widest, {', '.join(arguments)})"
     return f'MADE {head} asm("{symbol}");\n{head} {{ return {call}; }}\n'

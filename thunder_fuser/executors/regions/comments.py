@@ -26,7 +26,7 @@ class Comments:
 
     def __init__(self, found: Recomputation | None) -> None:
         copies = {} if found is None else found.copies
-        self._values = {} if found is None else found.facts.values
+        self._values = {} if found is None else found.forward.values
         self._kept = frozenset(() if found is None else found.plan.kept)
         self._original = {copy: name for name, made in copies.items() for copy in made}
 

@@ -208,7 +208,7 @@ class RegionCallable:
         layouts, expected = self._layouts(args), self._expected
         self._expected = None
         if expected is not None and expected[0] == (donated, layouts):
-            definition = FusionCache.get().own(expected[1])
+            definition = FusionCache.get().interned(expected[1])
         else:
             definition = self._recorded(donated, layouts)
         if definition not in self.definitions:  # other sizes are most often the same one
@@ -220,7 +220,7 @@ class RegionCallable:
         self, donated: tuple[str, ...], layouts: Sequence[Layout | None]
     ) -> Definition:
         definition = record_region(self.region, self.memory, layouts, donated)
-        return FusionCache.get().own(sharded(definition, self.region.inputs))
+        return FusionCache.get().interned(sharded(definition, self.region.inputs))
 
     def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
         return [*map(self._layout, self.region.inputs, args)]

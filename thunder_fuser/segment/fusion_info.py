@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from math import prod
 
-from thunder_fuser.analysis.crossing import SECTOR, Crossing
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
+from thunder_fuser.analysis.sector_waste import SECTOR, SectorWaste
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -26,8 +26,8 @@ _PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, O
 _PARTIAL = ("slice", "select", "index_select", "take_along_axis", "gather", "embedding_fwd")
 
 
-class Facts:
-    """Facts of one specialised fusion for one target."""
+class FusionInfo:
+    """What segmentation knows of a specialised fusion on a target."""
 
     def __init__(self, fusion: Fusion, target: Target) -> None:
         self.fusion, self.target = fusion, target
@@ -35,7 +35,7 @@ class Facts:
         self.exprs = fusion.exprs
         self.number = {name: at for at, e in enumerate(self.exprs) for name in e.outputs}
         self.results = fusion.results
-        self.crossing = Crossing(self.parts.of(fusion.exprs), target)
+        self.waste = SectorWaste(self.parts.of(fusion.exprs), target)
         self._map: DomainMap = self.parts.domain_map
         self.axes: dict[str, Axes] = {
             name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
@@ -99,7 +99,7 @@ class Facts:
         """True for a boundary, and for a copy that may be worth a kernel of its own: no other
         segment computes it again."""
         op = self.exprs[at].op
-        return op == "segment_set" or (op == "stride_order" and self.crossing.is_mixed)
+        return op == "segment_set" or (op == "stride_order" and self.waste.is_mixed)
 
     def is_plain(self, at: int) -> bool:
         """True if its axes alone tell schedulers enough: it is no scan, torch call, lookup or
@@ -153,8 +153,8 @@ class Facts:
         is_moved = kind is OpKind.MOVEMENT and expr.op not in ("cat", "pad", "slice", "flip")
         if not (is_moved or kind is OpKind.POINTWISE) or not self._has_elements(at):
             return frozenset()
-        found = accesses(expr, self._index(expr.outputs[0]), self.fusion.tensors)
-        same = (a for a in found if a.index == self._index(a.name) and a.condition.is_const)
+        reads = accesses(expr, self._index(expr.outputs[0]), self.fusion.tensors)
+        same = (a for a in reads if a.index == self._index(a.name) and a.condition.is_const)
         return frozenset(access.name for access in same)
 
     def _has_elements(self, at: int) -> bool:

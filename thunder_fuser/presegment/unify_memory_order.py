@@ -5,7 +5,7 @@
 ->  T4 = stride_order(T1, row-major); T2 = mul(T0, T4); T3 = sum(T2)
 
 The copy costs nothing as long as it is computed where it is read. It is a place at which the
-segmenter may cut: with the prices of analysis/crossing.py a kernel of its own pays, which
+segmenter may cut: with the prices of analysis/sector_waste.py a kernel of its own pays, which
 transposes through shared memory (schedule/transpose.py), and the sum's reads are side by side.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.crossing import Crossing
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.analysis.sector_waste import SectorWaste
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
@@ -35,51 +35,51 @@ class _Copy:
     readers: tuple[OpRecord, ...]
 
 
-def in_one_order(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with such copies, where reading in the wrong order costs more than to copy."""
     if target.is_cpu or not any(e.row.kind is OpKind.REDUCTION for e in fusion.exprs):
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
-    crossing = Crossing(whole, target)
-    if not crossing.is_mixed:
+    waste = SectorWaste(whole, target)
+    if not waste.is_mixed:
         return fusion
     copies: dict[str, _Copy] = {}
     for record in whole.reductions:
-        for one in _copies(whole, record, crossing, target, options):
-            copies.setdefault(one.name, one)
+        for copy in _copies(whole, record, waste, target, options):
+            copies.setdefault(copy.name, copy)
     return expand(fusion, _written(copies.values()))
 
 
 def _copies(
-    whole: Part, record: OpRecord, crossing: Crossing, target: Target, options: CompileOptions
+    whole: Part, record: OpRecord, waste: SectorWaste, target: Target, options: CompileOptions
 ) -> Iterator[_Copy]:
     """The copies that one reduction needs."""
     pattern = whole.patterns[record.outputs[0]]
     order = summed_order(whole, record, pattern.walked, options)
     for name, readers in _readers(whole, record).items() if order else ():
-        own, size = whole.memory_axes(name), whole.bytes_of(name)
-        wanted = order_over(whole, order, frozenset(own))
-        is_whole, is_row = sorted(wanted) == sorted(own), order[-1] in pattern.reduced
-        in_vain = crossing.in_vain(name, size, order[-1], is_row) if is_whole else 0
-        if in_vain > 2 * size + target.launch_bytes:
+        axes, size = whole.memory_axes(name), whole.bytes_of(name)
+        wanted = order_over(whole, order, frozenset(axes))
+        is_whole, is_row = sorted(wanted) == sorted(axes), order[-1] in pattern.reduced
+        wasted = waste.wasted(name, size, order[-1], is_row) if is_whole else 0
+        if wasted > 2 * size + target.launch_bytes:
             yield _Copy(name, _stride_order(whole, name, wanted), readers)
 
 
 def _readers(whole: Part, record: OpRecord) -> dict[str, tuple[OpRecord, ...]]:
     """The arguments that a reduction reads through pointwise work and views, with their readers."""
-    found: dict[str, dict[OpRecord, None]] = {}
+    readers: dict[str, dict[OpRecord, None]] = {}
     seen, stack = {record}, [record]
     while stack:
         expr = stack.pop()
         for name in names_of(expr):
             maker = whole.producer.get(name)
             if maker is None and not whole.tensors[name].by_value:
-                found.setdefault(name, {})[expr] = None
+                readers.setdefault(name, {})[expr] = None
             if maker is not None and _passes(maker) and maker not in seen:
                 seen.add(maker)
                 stack.append(maker)
     place = {expr: at for at, expr in enumerate(whole.exprs)}
-    return {name: tuple(sorted(exprs, key=place.__getitem__)) for name, exprs in found.items()}
+    return {name: tuple(sorted(exprs, key=place.__getitem__)) for name, exprs in readers.items()}
 
 
 def _passes(maker: OpRecord) -> bool:
@@ -98,16 +98,16 @@ def _stride_order(whole: Part, name: str, wanted: tuple[str, ...]) -> tuple[int,
 
 def _written(copies: Collection[_Copy]) -> dict[OpRecord, list[OpRecord]]:
     """{reader: the copies that it is the first to read, and itself, which reads copies}"""
-    found: dict[OpRecord, list[OpRecord]] = {}
+    rewritten: dict[OpRecord, list[OpRecord]] = {}
     names: dict[OpRecord, dict[str, str]] = {}
-    for one in copies:
-        for reader in one.readers:
-            names.setdefault(reader, {})[one.name] = f"{one.name}.copy"
-    for one in copies:
-        made = OpRecord(
-            "stride_order", (one.name,), (f"{one.name}.copy",), (("stride_order", one.order),)
+    for copy in copies:
+        for reader in copy.readers:
+            names.setdefault(reader, {})[copy.name] = f"{copy.name}.copy"
+    for copy in copies:
+        record = OpRecord(
+            "stride_order", (copy.name,), (f"{copy.name}.copy",), (("stride_order", copy.order),)
         )
-        found.setdefault(one.readers[0], []).append(made)
-    for reader, stands in names.items():
-        found.setdefault(reader, []).append(rename(reader, stands))
-    return found
+        rewritten.setdefault(copy.readers[0], []).append(record)
+    for reader, replaced in names.items():
+        rewritten.setdefault(reader, []).append(rename(reader, replaced))
+    return rewritten

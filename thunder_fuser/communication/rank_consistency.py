@@ -16,16 +16,16 @@ V = TypeVar("V")
 
 def from_all(value: V, group: ProcessGroup) -> list[V]:
     """Gathers the value of each rank. It is also a barrier: no rank returns before all call it."""
-    found: list[V | None] = [None] * group.size()
-    dist.all_gather_object(found, value, group=group)
-    return found  # type: ignore[return-value]
+    values: list[V | None] = [None] * group.size()
+    dist.all_gather_object(values, value, group=group)
+    return values  # type: ignore[return-value]
 
 
 def from_first(value: V, group: ProcessGroup) -> V:
     """Broadcasts the value of the group's first rank."""
-    found = [value]
-    dist.broadcast_object_list(found, group=group, group_src=0)
-    return found[0]
+    box = [value]
+    dist.broadcast_object_list(box, group=group, group_src=0)
+    return box[0]
 
 
 def agree(what: str, value: object, group: ProcessGroup) -> None:
@@ -42,14 +42,14 @@ def agree(what: str, value: object, group: ProcessGroup) -> None:
 def together(what: str, step: Callable[[], V], group: ProcessGroup) -> V:
     """Runs the step and returns its result; PeerError on every rank if it failed on one. It is
     also a barrier."""
-    made, problem = None, ""
+    result, problem = None, ""
     try:
-        made = step()
+        result = step()
     except (OSError, RuntimeError, FuserError) as error:
         problem = f"{type(error).__name__}: {error}"
     problems = [
-        f"rank {rank}: {one}" for rank, one in enumerate(from_all(problem, group)) if one
+        f"rank {rank}: {text}" for rank, text in enumerate(from_all(problem, group)) if text
     ]
     if problems:
         raise PeerError(what, expected="success on all ranks", got="; ".join(problems))
-    return made  # type: ignore[return-value]
+    return result  # type: ignore[return-value]

@@ -25,7 +25,7 @@ from thunder_fuser.target import Target
 _INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
-def compute_once(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with boundaries behind such values; they share one kernel, so one launch."""
     if not any(is_costly(expr.row) for expr in fusion.exprs):
         return fusion
@@ -42,8 +42,8 @@ def compute_once(fusion: Fusion, target: Target, options: CompileOptions) -> Fus
 def _stored(record: OpRecord) -> list[OpRecord]:
     """The record and a boundary behind it, which has its name."""
     (name,) = record.outputs
-    made = replace(record, outputs=(f"{name}.once",))
-    return [made, OpRecord("segment_set", made.outputs, (name,))]
+    computed = replace(record, outputs=(f"{name}.once",))
+    return [computed, OpRecord("segment_set", computed.outputs, (name,))]
 
 
 def _saving(fusion: Fusion, name: str, times: int, target: Target) -> float:
@@ -66,14 +66,14 @@ def _elements(fusion: Fusion, name: str) -> int:
 def _chain(fusion: Fusion, name: str) -> set[OpRecord]:
     """What a kernel that reads the value would compute for it, up to boundaries, lookups and
     reductions."""
-    found: set[OpRecord] = set()
+    chain: set[OpRecord] = set()
     stack = [name]
     while stack:
         expr = fusion.producer.get(stack.pop())
-        if expr is not None and expr not in found:
-            found.add(expr)
+        if expr is not None and expr not in chain:
+            chain.add(expr)
             stack += names_of(expr) if _is_inlined(expr) else ()
-    return found
+    return chain
 
 
 def _is_inlined(expr: OpRecord) -> bool:
@@ -83,23 +83,23 @@ def _is_inlined(expr: OpRecord) -> bool:
 def _broadcast(fusion: Fusion) -> dict[str, int]:
     """{value that is broadcast: how often a kernel that reads it computes each element}"""
     times: dict[str, int] = {}
-    found: list[str] = []
+    broadcasts: list[str] = []
     for expr in reversed(fusion.exprs):
         here = times.get(expr.outputs[0], 1)
         for name in names_of(expr) if _is_inlined(expr) else ():
             repeats = _repeats(fusion, expr, name)
             times[name] = max(times.get(name, 1), here * repeats)
             if repeats > 1 and name in fusion.producer:
-                found.append(name)
-    return {name: times[name] for name in found}
+                broadcasts.append(name)
+    return {name: times[name] for name in broadcasts}
 
 
 def _repeats(fusion: Fusion, expr: OpRecord, name: str) -> int:
     """How often each element of an operand is read in a loop over the result's elements."""
-    own, wanted = fusion.tensors[name].sizes, fusion.tensors[expr.outputs[0]].sizes
+    sizes, wanted = fusion.tensors[name].sizes, fusion.tensors[expr.outputs[0]].sizes
     if expr.op == "broadcast_in_dim":
         dims = normalise_axes(expr.attr("broadcast_dims"), len(wanted), expr.op)
-        at = dict(zip(dims, own, strict=True))
-        own = tuple(at.get(axis, 1) for axis in range(len(wanted)))
+        at = dict(zip(dims, sizes, strict=True))
+        sizes = tuple(at.get(axis, 1) for axis in range(len(wanted)))
     is_aligned = expr.row.kind is OpKind.POINTWISE or expr.op in ("broadcast_in_dim", "expand")
-    return outer_repeats(own, wanted) if own and is_aligned else 1
+    return outer_repeats(sizes, wanted) if sizes and is_aligned else 1

@@ -27,16 +27,16 @@ CACHED = 12  # what an element costs if its sector is in the first-level cache, 
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """How a tensor lies in memory: its fastest axis, all its axes, the bytes of an element. Instead
-    of an axis that a reshape splits or makes, its pieces are named."""
+class StoredOrder:
+    """The order of a tensor in memory: its fastest axis, all its axes, the bytes of an element. An
+    axis that a reshape splits or makes is given as its pieces."""
 
     fast: str
     axes: frozenset[str]
     itemsize: int
 
 
-class Crossing:
+class SectorWaste:
     """The prices of the values of a part that are large enough to have one.
 
     is_mixed: False if all large values have the same fastest axis, so that nothing has a price.
@@ -45,50 +45,50 @@ class Crossing:
     def __init__(self, whole: Part, target: Target) -> None:
         self._extents = whole.extents
         self._pieces = dict(whole.merged_axes)
-        self._lying: dict[str, Lying] = {}
+        self._orders: dict[str, StoredOrder] = {}
         for name in () if target.is_cpu else dict.fromkeys((*whole.inputs, *whole.producer)):
             view = whole.tensors[name]
             size = 0 if view.by_value else whole.bytes_of(name)
             if size * SECTOR > target.launch_bytes * max(view.dtype.bytes, 1):
                 axes = [leaf for axis in whole.memory_axes(name) for leaf in self._leaves(axis)]
                 if axes:
-                    self._lying[name] = Lying(axes[-1], frozenset(axes), view.dtype.bytes)
-        self.is_mixed = len({one.fast for one in self._lying.values()}) > 1
+                    self._orders[name] = StoredOrder(axes[-1], frozenset(axes), view.dtype.bytes)
+        self.is_mixed = len({layout.fast for layout in self._orders.values()}) > 1
 
     def price(self, moved: Mapping[str, int], patterns: Iterable[Pattern]) -> int:
-        """The bytes of sectors that a kernel with reductions moves in vain, if it moves so many
+        """The bytes of sectors that a kernel with reductions does not use, if it moves so many
         bytes of each value. The order of most bytes is free.
 
         T0 and T1 above, 20 MiB each: 20 * (32 / 2 - 1) = 300 MiB
         """
         weights: dict[str, int] = {}
-        for name in (name for name in moved if name in self._lying):
-            fast = self._lying[name].fast
+        for name in (name for name in moved if name in self._orders):
+            fast = self._orders[name].fast
             weights[fast] = weights.get(fast, 0) + moved[name]
         if len(weights) < 2:
             return 0
         along = max(weights, key=lambda axis: weights[axis])
-        reduced = {leaf for one in patterns for axis in one.reduced for leaf in self._leaves(axis)}
+        reduced = {leaf for p in patterns for axis in p.reduced for leaf in self._leaves(axis)}
         is_row = along in reduced
-        return sum(self.in_vain(name, size, along, is_row) for name, size in moved.items())
+        return sum(self.wasted(name, size, along, is_row) for name, size in moved.items())
 
-    def in_vain(self, name: str, size: int, axis: str, is_row: bool) -> int:
+    def wasted(self, name: str, size: int, axis: str, is_row: bool) -> int:
         """The same for one value, if threads side by side are at neighbours along an axis. is_row:
         that axis is reduced, so other blocks read the rest of their sectors."""
-        one, along = self._lying.get(name), self._leaves(axis)[-1]
-        if one is None or one.fast == along or along not in one.axes:
+        order, along = self._orders.get(name), self._leaves(axis)[-1]
+        if order is None or order.fast == along or along not in order.axes:
             return 0
-        sector = SECTOR // one.itemsize
+        sector = SECTOR // order.itemsize
         if self._extents[along].value * sector <= WARP:
             return 0
-        times = min(sector if is_row else CACHED // one.itemsize, self._extents[one.fast].value)
+        times = min(sector if is_row else CACHED // order.itemsize, self._extents[order.fast].value)
         return size * max(times - 1, 0)
 
     def _leaves(self, axis: str) -> list[str]:
         """The axis, or the pieces that reshapes make of it, slowest first."""
-        found = [axis]
+        pieces = [axis]
         for _ in self._pieces:  # each is taken apart once at most
-            if self._pieces.keys().isdisjoint(found):
+            if self._pieces.keys().isdisjoint(pieces):
                 break
-            found = [part for one in found for part in self._pieces.get(one, (one,))]
-        return found
+            pieces = [part for piece in pieces for part in self._pieces.get(piece, (piece,))]
+        return pieces

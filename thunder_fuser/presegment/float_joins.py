@@ -32,11 +32,11 @@ def widen_joins(fusion: Fusion) -> Fusion:
     Not if T1 depends on a reduction: another kernel may compute it, and it would be stored in
     Float. A value that 16 bits hold can be computed again from one that is stored.
     """
-    made = {
+    widened = {
         record: tuple(_widened(record, fusion)) for record in fusion.definition
         if record.op in _JOINS and _is_worth(record, fusion)
     }  # fmt: skip
-    return expand(fusion, made)
+    return expand(fusion, widened)
 
 
 def remove_exact_roundings(fusion: Fusion) -> Fusion:

@@ -54,15 +54,15 @@ def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Fusion:
 
 def _moved(fusion: Fusion) -> set[str]:
     """The values that a slice, pad, cat or flip reads, directly or through pointwise work."""
-    found: set[str] = set()
+    moved: set[str] = set()
     for record in reversed(fusion.exprs):
         names = names_of(record)
         if record.op in _ELSEWHERE or (
             record.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT)
-            and not found.isdisjoint(record.outputs)
+            and not moved.isdisjoint(record.outputs)
         ):
-            found.update(names)
-    return found
+            moved.update(names)
+    return moved
 
 
 def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
@@ -94,9 +94,9 @@ def _additions(fusion: Fusion, record: OpRecord, axis: int) -> Iterator[OpRecord
         piece = _piece(fusion, record, axis, at)
         yield from piece.records
         if at:
-            made = name if at == size - 1 else f"{name}.sum{at}"
-            yield OpRecord("add", (total, piece.last), (made,))
-        total = made if at else piece.last
+            result = name if at == size - 1 else f"{name}.sum{at}"
+            yield OpRecord("add", (total, piece.last), (result,))
+        total = result if at else piece.last
 
 
 def _piece(fusion: Fusion, record: OpRecord, axis: int, at: int) -> Chain:

@@ -15,7 +15,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.options import compile_options, options
-from thunder_fuser.presegment.compute_once import compute_once
+from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
@@ -116,17 +116,17 @@ KEEPS = {
 def test_fires(name: str, repeatable: bool) -> None:
     with options(repeatable=repeatable):
         before, chosen = after_passes(FIRES[name]()), compile_options()
-        after = verify(compute_once(before, H200, chosen))
+        after = verify(materialize_broadcasts(before, H200, chosen))
         stored = [expr for expr in after.exprs if expr.op == "segment_set"]
         assert len(stored) == (2 if name == "rotary" else 1)
         assert len(after.exprs) == len(before.exprs) + len(stored)
-        assert compute_once(after, H200, chosen) is after
+        assert materialize_broadcasts(after, H200, chosen) is after
 
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_keeps(name: str) -> None:
     before = after_passes(KEEPS[name]())
-    assert compute_once(before, H200, compile_options()) is before
+    assert materialize_broadcasts(before, H200, compile_options()) is before
 
 
 @pytest.mark.parametrize("name", FIRES)
