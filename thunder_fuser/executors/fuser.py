@@ -26,7 +26,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
-from thunder_fuser.executors.functional_writes.transform import write_as_values
+from thunder_fuser.executors.functional_writes.transform import writes_as_values
 from thunder_fuser.executors.pipeline import (
     REGION_PASSES,
     TRACE_PASSES,
@@ -37,7 +37,7 @@ from thunder_fuser.executors.pipeline import (
 from thunder_fuser.executors.plan_text import PlanText
 from thunder_fuser.executors.regions.claim import Claims, Unfused, claim
 from thunder_fuser.executors.regions.comments import Comments
-from thunder_fuser.executors.regions.editing import fuses_last, keep_regions
+from thunder_fuser.executors.regions.editing import fuses_last, may_be_edited
 from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, PlanOptions, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region
 from thunder_fuser.executors.run.compile_ahead import Prepare, Prepared, jobs_of, keys_of
@@ -48,7 +48,7 @@ from thunder_fuser.executors.run.region_callable import (
     bind_callable,
 )
 from thunder_fuser.executors.run.trace_log import note_fusions, note_trace
-from thunder_fuser.executors.stride_orders.simulate import note_layouts
+from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, leaves_of, support
 from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.ir.record import Definition
@@ -59,17 +59,12 @@ from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.jit_options import check_options, options_of_jit
-from thunder_fuser.source.lines import line_of, say_traced, tag_line, user_lines_first
+from thunder_fuser.source.lines import line_of, say_traced, tag_line
 from thunder_fuser.stages import stage
 from thunder_fuser.threads import BACKGROUND
 from thunder_fuser.thunder_patches import install
-from thunder_fuser.thunder_patches.complex_gradients import conjugate_gradients
-from thunder_fuser.thunder_patches.garbage import collect_later
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
-from thunder_fuser.thunder_patches.interpreter import trace_fast
-from thunder_fuser.thunder_patches.limits import explain_limits
-from thunder_fuser.thunder_patches.passes import claim_once, pass_fast
-from thunder_fuser.thunder_patches.promotion import treat_as_torch
+from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.trace.proxies import makes
@@ -343,15 +338,4 @@ def prepare_region(
 
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
-user_lines_first(fuser.name)
-explain_limits(fuser.name)
-trace_fast(fuser.name)
-pass_fast()
-claim_once(fuser.name)
-keep_regions()
-collect_later(fuser.name)
-note_layouts(fuser.name)
-write_as_values(fuser.name)
-conjugate_gradients()
-treat_as_torch(ThunderFuser)
-install()
+install(Hooks(fuser, writes_as_values, note_layout, may_be_edited))

@@ -28,7 +28,7 @@ from thunder.core import dtypes, prims
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.thunder_patches.complex_gradients import conjugated
+from thunder_fuser.thunder_patches.fixes.complex_gradients import conjugated
 
 Function = Callable[..., Any]
 
