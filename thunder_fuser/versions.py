@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our version, and a check of torch's, since Thunder's import fails with a worse message."""
+"""Our version, and a check of torch's and Thunder's, whose imports fail with worse messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from thunder_fuser.errors import UnsupportedVersionError
 
 __version__ = "0.1.0"  # the build reads this line and imports nothing
 FIRST, FIRST_BAD = (2, 11), (2, 13)
+THUNDER = "0.2.6"  # the one that was tested; in a later one nothing is replaced
 
 
 def check_versions() -> None:
-    """UnsupportedVersionError unless torch is 2.11 or 2.12."""
+    """UnsupportedVersionError unless torch is 2.11 or 2.12, and Thunder 0.2.6 or later."""
     try:
         installed = version("torch")
     except PackageNotFoundError as error:
@@ -24,6 +25,25 @@ def check_versions() -> None:
             got=installed,
             do="pip install 'torch>=2.11,<2.13'",
         )
+    _check_thunder()
+
+
+def _check_thunder() -> None:
+    try:
+        installed = version("lightning-thunder")
+    except PackageNotFoundError:  # a copy of its source
+        return
+    if _numbers(installed) < _numbers(THUNDER):
+        raise UnsupportedVersionError(
+            "lightning-thunder", expected=f"{THUNDER} or later", got=installed,
+            do=f"pip install 'lightning-thunder=={THUNDER}'",
+        )  # fmt: skip
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The release: 0.2.7.dev1 -> (0, 2, 7)"""
+    release, _, _ = text.partition("+")
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 
 def parse(text: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from thunder_fuser.runtime.toolchain import find_compiler
 from thunder_fuser.source.jit_options import problem_of, unknown
 from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
+from thunder_fuser.thunder_patches import left_alone
 from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
@@ -42,6 +43,7 @@ def environment() -> tuple[str, bool]:
         ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
         ("calls", _found(_calls)),
         ("device", _device()),
+        *_left_alone(),
     ]
     problems = {name: text for name in OPTIONS if (text := problem_of(name))}
     wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]
@@ -75,6 +77,11 @@ def _found(version_text: Callable[[], str]) -> str:
         return version_text()
     except FuserError as error:
         return error.sentence
+
+
+def _left_alone() -> list[tuple[str, str]]:
+    """A row for each replacement in Thunder that was not made."""
+    return [("Thunder's own way", f"no {name}: {why}") for name, why in left_alone().items()]
 
 
 def _device() -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from thunder.__about__ import __version__
 
-from thunder_fuser.logs import LOGGER, log
+from thunder_fuser.logs import LOGGER
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.patch import Hooks, known_digests, why_unknown
 
@@ -38,7 +38,6 @@ def install(hooks: Hooks) -> None:
             _leave(patch.name, unknown[patch.name])
         else:
             patch.install(hooks)
-            log("thunder", lambda patch=patch: f"{patch.kind}: {patch.why}")  # type: ignore[misc]
 
 
 def left_alone() -> dict[str, str]:
