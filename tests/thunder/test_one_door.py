@@ -21,10 +21,9 @@ PACKAGE = ROOT / "thunder_fuser"
 THUNDERS = ("thunder", "torch")
 LEAVING = "executors/support/dtensor_prims.py"  # until it is removed
 UNKNOWN = "99.0"  # the version of helpers/other_thunder.py
-# Files of the suite that run whole regions, programs and models: in place, beside others, short.
-SHARD = (
+SHARD = (  # regions, writes in place, and Thunder's passes that edit what we return
     "tests/thunder/test_regions.py", "tests/thunder/test_in_place.py",
-    "tests/thunder/test_beside_executors.py",
+    "tests/thunder/test_beside_executors.py::test_batch_norms_train",
 )  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def test_a_package_that_replaced_the_functions_before_keeps_its_own() -> None:
     assert results == "[0.0, 0.0, 0.0] [1.0, 1.0, 1.0] [1.0, 1.0, 1.0]"  # Thunder's own error
     assert seen == "[0, 1] ['arange', 'thunder_general_jit']"
     assert left == "['compare_arguments', 'explain_limits', 'keep_empty_axes']"
-    assert "without compare_arguments: __main__ replaced thunder:thunder_general_jit" in " ".join(said)
+    assert "compare_arguments: __main__ replaced thunder:thunder_general_jit" in " ".join(said)
 
 
 def test_a_package_that_replaces_them_later_calls_ours() -> None:

@@ -28,12 +28,12 @@ _waiting: list[tuple[int, int, int]] = []  # the thresholds to restore, one for 
 
 def collect_later(hooks: Hooks) -> None:
     """From now on, full collections wait while functions jitted with this executor compile."""
-    of_thunder, name = thunder.compile_data_and_stats, hooks.executor.name
+    of_thunder = thunder.compile_data_and_stats
 
     def compile_data_and_stats(data: Any, stats: Any, /) -> AbstractContextManager[None]:
         # A call counts as a miss before it compiles, and adds to the cache when it has.
         is_compiled = stats.cache_misses <= len(stats.interpreter_cache)
-        if is_compiled or all(one.name != name for one in data.executors_list):
+        if is_compiled or hooks.executor not in data.executors_list:
             return of_thunder(data, stats)  # type: ignore[no-any-return]
         return full_collections_wait(of_thunder(data, stats))
 

@@ -58,8 +58,8 @@ class Hooks:
 
     def compilation(self) -> CompileData | None:
         """Thunder's data on the function that it compiles, if jitted with this executor."""
-        data, name = get_compile_data(), self.executor.name
-        return data if data and any(one.name == name for one in data.executors_list) else None
+        data = get_compile_data()
+        return data if data is not None and self.executor in data.executors_list else None
 
 
 @dataclass(frozen=True, slots=True)
