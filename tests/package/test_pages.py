@@ -23,7 +23,7 @@ PAGES = (
     "docs/ten-minutes.md",
     "docs/limitations.md",
     "docs/passes.md",
-    "docs/thunder.md",
+    "docs/replaced-in-thunder.md",
     "docs/several-devices.md",
     "docs/reports.md",
     "docs/debugging.md",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from thunder.__about__ import __version__ as VERSION
 
+from thunder_fuser import versions
 from thunder_fuser.thunder_patches import left_alone
 from thunder_fuser.thunder_patches.patch import DIGESTS, known_digests
 from thunder_fuser.thunder_patches.table import PATCHES
@@ -125,26 +128,28 @@ def test_each_row_says_what_and_why() -> None:
 
 
 COMPUTE = """
-from thunder.__about__ import __version__
+import json
 from thunder_fuser.thunder_patches.patch import digest_of, there
 from thunder_fuser.thunder_patches.table import PATCHES
-print(f"[{__version__}]")
 places = {place for patch in PATCHES for place in patch.places if " +" not in place}
-print("\\n".join(f"{place} {digest_of(there(place))}" for place in sorted(places)))
+print(json.dumps({place: digest_of(there(place)) for place in sorted(places)}))
 """
 
 
 def test_digests_are_those_of_the_installed_thunder(pytestconfig: pytest.Config) -> None:
     """--update-golden adds the version to the file, or writes its digests anew."""
-    section = python(COMPUTE)
-    head, *sections = DIGESTS.read_text("utf-8").split("\n\n")
-    version = section.partition("\n")[0]
+    digests = json.loads(python(COMPUTE))
     if pytestconfig.getoption("--update-golden"):
-        others = [one for one in sections if not one.startswith(version)]
-        DIGESTS.write_text("\n\n".join([head, *others, section]) + "\n", "utf-8")
-    else:
-        assert section in [one.strip() for one in sections]
+        every = {**json.loads(DIGESTS.read_text("utf-8")), VERSION: digests}
+        DIGESTS.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
+    assert known_digests(VERSION) == digests
     assert known_digests(UNKNOWN) == {}
+
+
+def test_the_range_of_thunder_that_pyproject_states() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f'"lightning-thunder>={versions.THUNDER},<' in text
+    assert known_digests(versions.THUNDER) and VERSION == versions.THUNDER
 
 
 # ----------------------------------------------------------------------------- another package

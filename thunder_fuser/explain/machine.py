@@ -43,7 +43,7 @@ def environment() -> tuple[str, bool]:
         ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
         ("calls", _found(_calls)),
         ("device", _device()),
-        *_left_alone(),
+        *(("Thunder's own way", f"no {name}: {why}") for name, why in left_alone().items()),
     ]
     problems = {name: text for name in OPTIONS if (text := problem_of(name))}
     wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]
@@ -77,11 +77,6 @@ def _found(version_text: Callable[[], str]) -> str:
         return version_text()
     except FuserError as error:
         return error.sentence
-
-
-def _left_alone() -> list[tuple[str, str]]:
-    """A row for each replacement in Thunder that was not made."""
-    return [("Thunder's own way", f"no {name}: {why}") for name, why in left_alone().items()]
 
 
 def _device() -> str:

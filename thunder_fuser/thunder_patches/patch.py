@@ -5,16 +5,16 @@
     thunder.core.jit_ext:_general_jit_lookaside_map[dict.__setitem__]       a function in a table
     thunder.common:CompileData +is_grad_enabled                             not there: it is added
 
-digests.txt has, for each version of Thunder that was tested, the digest of each function's source.
+digests.json has, for each version of Thunder that was tested, the digest of each function's source.
 """
 
 from __future__ import annotations
 
+import json
 import linecache
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2s
 from importlib import import_module
 from inspect import getattr_static
@@ -35,7 +35,7 @@ _MODULES = (
     "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
     "core.trace_interpreter", "common", "transforms.autodiff",
 )  # fmt: skip
-DIGESTS = Path(__file__).with_name("digests.txt")
+DIGESTS = Path(__file__).with_name("digests.json")
 _AROUND = ("contextlib", "functools", "torch.autograd.function")  # whose decorators Thunder uses
 _INSIDE = ("__wrapped__", "__func__", "func", "fget")
 _DEFINES = ("def ", "async def ")
@@ -88,19 +88,8 @@ class Patch:
 
 def known_digests(version: str) -> Mapping[str, str]:
     """{place: digest} of a version of Thunder; empty for one that was not tested."""
-    return _sections().get(version, {})
-
-
-@lru_cache(maxsize=1)
-def _sections() -> Mapping[str, Mapping[str, str]]:
-    sections: dict[str, dict[str, str]] = {}
-    for line in DIGESTS.read_text("utf-8").splitlines():
-        if line.startswith("["):
-            sections[line.strip("[]")] = current = {}
-        elif line and not line.startswith("#"):
-            place, _, digest = line.rpartition(" ")
-            current[place] = digest
-    return sections
+    found: Mapping[str, str] = json.loads(DIGESTS.read_text("utf-8")).get(version, {})
+    return found
 
 
 def why_unknown(patch: Patch, known: Mapping[str, str]) -> str:
