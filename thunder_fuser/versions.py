@@ -33,24 +33,18 @@ def _check_thunder() -> None:
         installed = version("lightning-thunder")
     except PackageNotFoundError:  # a copy of its source
         return
-    if _numbers(installed) < _numbers(THUNDER):
+    if parse(installed) < parse(THUNDER):
         raise UnsupportedVersionError(
             "lightning-thunder", expected=f"{THUNDER} or later", got=installed,
             do=f"pip install 'lightning-thunder=={THUNDER}'",
         )  # fmt: skip
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """The release: 0.2.7.dev1 -> (0, 2, 7)"""
+def parse(text: str) -> tuple[int, ...]:
+    """The numbers of a version.
+
+    >>> parse("2.11.0+cu130"), parse("0.2.7.dev1")
+    ((2, 11, 0), (0, 2, 7))
+    """
     release, _, _ = text.partition("+")
     return tuple(int(part) for part in release.split(".") if part.isdigit())
-
-
-def parse(text: str) -> tuple[int, int]:
-    """(major, minor) of a version.
-
-    >>> parse("2.11.0+cu130")
-    (2, 11)
-    """
-    major, minor = text.split(".")[:2]
-    return int(major), int(minor)

@@ -157,8 +157,9 @@ def test_the_range_of_thunder_that_pyproject_states() -> None:
 
 IMPORT = "import {} from thunder_fuser import fuser\n"
 WRAPS = """
-import thunder, thunder.core.proxies, thunder.clang as clang
+import functools, thunder, thunder.clang as clang
 def wrapped(of_thunder):
+    @functools.wraps(of_thunder)
     def call(*args, **kwargs):
         seen.append(of_thunder.__name__)
         return of_thunder(*args, **kwargs)

@@ -101,8 +101,8 @@ def leave_in_graphs(hooks: Hooks) -> None:
     those of a list for which Thunder only calls torch, and reads that list when it is imported."""
     functions = hooks.executor._lookasides
     for ops in torch_auto_registered_ops.values():
-        ops[:] = [one for one in ops if one not in functions]
+        ops[:] = [function for function in ops if function not in functions]
     imported = sys.modules.get("thunder.dynamo.utils")
     if imported is not None:
         known = imported.auto_register_ops
-        known -= {one for one in known if one in functions}
+        known -= {function for function in known if function in functions}

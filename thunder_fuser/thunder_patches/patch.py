@@ -88,8 +88,8 @@ class Patch:
 
 def known_digests(version: str) -> Mapping[str, str]:
     """{place: digest} of a version of Thunder; empty for one that was not tested."""
-    found: Mapping[str, str] = json.loads(DIGESTS.read_text("utf-8")).get(version, {})
-    return found
+    by_version: Mapping[str, Mapping[str, str]] = json.loads(DIGESTS.read_text("utf-8"))
+    return by_version.get(version, {})
 
 
 def why_unknown(patch: Patch, known: Mapping[str, str]) -> str:
@@ -102,12 +102,12 @@ def _why_other(place: str, known: Mapping[str, str]) -> str:
         owner, _, name = place.partition(" +")
         return f"{owner} has its own {name}" if name in vars(there(owner)) else ""
     try:
-        found = there(place)
+        value = there(place)
     except (ImportError, AttributeError, LookupError):
         return f"{place} is not there"
-    if digest_of(found) == known.get(place):
+    if digest_of(value) == known.get(place):
         return ""
-    by = getattr(next(_functions(found), None), "__globals__", {}).get("__name__", "")
+    by = getattr(next(_functions(value), None), "__globals__", {}).get("__name__", "")
     is_thunders = by.partition(".")[0] in ("thunder", "torch", "")
     return f"{place} is not that of a known version" if is_thunders else f"{by} replaced {place}"
 
@@ -115,28 +115,28 @@ def _why_other(place: str, known: Mapping[str, str]) -> str:
 def there(place: str) -> Any:
     """What Thunder has at a place, as it lies there: a staticmethod, a property, a function."""
     module, _, path = place.partition(":")
-    path, _, key = path.partition("[")
-    found: Any = import_module(module)
+    path, _, key_name = path.partition("[")
+    value: Any = import_module(module)
     for name in path.split(".") if path else ():
-        found = getattr_static(found, name)
-    if not key:
-        return found
-    keys = {getattr(one, "__qualname__", None) or str(one): one for one in found}
-    return found[keys[key.rstrip("]")]]
+        value = getattr_static(value, name)
+    if not key_name:
+        return value
+    keys = {getattr(key, "__qualname__", None) or str(key): key for key in value}
+    return value[keys[key_name.rstrip("]")]]
 
 
-def digest_of(found: Any) -> str:
+def digest_of(value: Any) -> str:
     """The digest of the source of a function, and of those that it wraps; "-" for a table."""
-    sources = [*map(_source, _functions(found))]
+    sources = [*map(_source, _functions(value))]
     return blake2s("\n".join(sources).encode(), digest_size=8).hexdigest() if sources else "-"
 
 
-def _functions(found: Any) -> Iterator[FunctionType]:
+def _functions(value: Any) -> Iterator[FunctionType]:
     """The function, then the one that it wraps, and so on, without decorators of libraries."""
-    while found is not None:
-        if isinstance(found, FunctionType) and found.__globals__["__name__"] not in _AROUND:
-            yield found
-        found = next(filter(None, (getattr(found, name, None) for name in _INSIDE)), None)
+    while value is not None:
+        if isinstance(value, FunctionType) and value.__globals__["__name__"] not in _AROUND:
+            yield value
+        value = next(filter(None, (getattr(value, name, None) for name in _INSIDE)), None)
 
 
 def _source(function: FunctionType) -> str:
@@ -164,10 +164,10 @@ def _depth(line: str) -> int:
 def replace_everywhere(answers: Mapping[Any, Any]) -> None:
     """Replaces Thunder's functions, {Thunder's: ours}, under all their names in the modules."""
     by_identity = {id(old): new for old, new in answers.items()}
-    for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
-        for name, found in [*vars(module).items()]:
-            if id(found) in by_identity:
-                setattr(module, name, by_identity[id(found)])
+    for module in (thunder, *(import_module(f"thunder.{name}") for name in _MODULES)):
+        for name, value in [*vars(module).items()]:
+            if id(value) in by_identity:
+                setattr(module, name, by_identity[id(value)])
 
 
 @contextmanager
