@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from helpers.cases import TARGETS, Runner
+from helpers.crashes import pytest_terminal_summary, record_crashes  # noqa: F401
 from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from helpers.watch import compile_waiting, watched
 
@@ -121,6 +122,10 @@ def _watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     with watched(monkeypatch, request.node.nodeid):
         yield
         BACKGROUND.abandon()  # what the test began ends under its settings
+
+
+def pytest_sessionstart() -> None:
+    record_crashes()  # after pytest's own plugin, which writes to the standard error
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:

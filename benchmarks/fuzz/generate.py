@@ -11,12 +11,14 @@ import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from benchmarks.fuzz import table
 from benchmarks.fuzz.program import LAYOUTS, Input, Program, Statement, slots
+
+T = TypeVar("T")
 
 SHAPES = (
     (), (1,), (2,), (3,), (5,), (8,), (2, 3), (3, 1), (1, 6), (4, 5), (2, 3, 4), (0,), (2, 0),
@@ -51,23 +53,36 @@ class Drawing:
 
     def program(self) -> Program:
         rng = self.rng
-        style = rng.choices(("mixed", "wide", "copies", "edges"), (5, 4, 2, 2))[0]
-        self.inputs = self._inputs()
+        style = rng.choices(("mixed", "wide", "copies", "edges", "attention"), (5, 4, 2, 2, 1))[0]
+        self.inputs = self._of_attention() if style == "attention" else self._inputs()
         if style == "edges":
             self.inputs = [self._at_edges(one) for one in self.inputs]
         self.begin()
         if style == "copies":
             self._copies()
+        elif style == "attention":
+            self._attend()
         else:
-            group = _weighted(rng, table.GROUPS) if style == "wide" else None
-            group = table.EDGY if style == "edges" else group
-            for _ in range(rng.randint(1, 8)):
-                chosen = group or _weighted(rng, table.GROUPS)
-                if rng.random() < 0.08:
-                    chosen = table.WRITING
-                if not self._statement(rng.choice(chosen), from_inputs=group is not None):
-                    break
-        return self.so_far()
+            self._statements(style)
+        jit, executors = _weighted(rng, table.JITS)
+        program = replace(self.so_far(), jit=jit, executors=executors)
+        if program.has_grad and rng.random() < 0.15:
+            policy = "fuser_rematerialization", rng.choice(table.RECOMPUTED)
+            program = replace(program, options=(*program.options, policy))
+        if rng.random() < (0.4 if program.has_grad else 0.1):
+            program = replace(program, between=self._between(program))
+        return program
+
+    def _statements(self, style: str) -> None:
+        rng = self.rng
+        group = _weighted(rng, table.GROUPS) if style == "wide" else None
+        group = table.EDGY if style == "edges" else group
+        for _ in range(rng.randint(1, 8)):
+            chosen = group or _weighted(rng, table.GROUPS)
+            if rng.random() < 0.08:
+                chosen = table.WRITING
+            if not self._statement(rng.choice(chosen), from_inputs=group is not None):
+                break
 
     def begin(self, helpers: str = "") -> None:
         """Makes the arguments, on the CPU whatever the target: a seed is one program anywhere."""
@@ -107,6 +122,23 @@ class Drawing:
             found.append(Input("n", "", (), (rng.choice(table.NUMBERS),)))
         return found
 
+    def _of_attention(self) -> list[Input]:
+        """Queries, keys and values, and a mask of any shape that broadcasts to the scores."""
+        rng = self.rng
+        batch, heads, width = rng.choice((1, 2, 3)), rng.choice((1, 2, 4)), rng.choice((1, 4, 8))
+        rows, keys = rng.choice((1, 2, 5)), rng.choice((1, 3, 8))
+        dtype, has_grad = rng.choice(table.FLOATS), rng.random() < 0.4
+        calls = rng.choice((1, 2))
+        found = [
+            self._tensor(name, dtype, (batch, heads, size, width), calls, has_grad)
+            for name, size in zip("abc", (rows, keys, keys), strict=True)
+        ]
+        scores = (batch, heads, rows, keys)
+        sizes = tuple(1 if rng.random() < 0.5 else size for size in scores)[rng.randint(0, 3) :]
+        kind = dtype if rng.random() < 0.5 else "bool"
+        mask = self._tensor("m", kind, sizes, calls, has_grad)
+        return [*(replace(one, values=table.TAME) for one in found), mask]
+
     def shape(self) -> tuple[int, ...]:
         draw = self.rng.random()
         if draw < 0.06 and self.most > EMULATED_ELEMENTS:
@@ -135,6 +167,25 @@ class Drawing:
 
     # ---- statements
 
+    def _attend(self) -> None:
+        """Attention with a mask, between statements of any kind."""
+        rng = self.rng
+        if rng.random() < 0.3:
+            self._statement(rng.choice(table.MASKS), from_inputs=True)
+        names = [("a", "b", "c", name) for name in self.scope if name not in "abc"]
+        attention = [
+            Statement(f"v{len(self.statements)}", template, one)
+            for one in names
+            for template in table.ATTENTION
+        ]
+        attention = [one for one in attention if self._works(replace(one, target=""))]
+        if attention:
+            self.statements.append(one := rng.choice(attention))
+            self.scope[one.target] = self.value_of(replace(one, target=""))
+        for _ in range(rng.randint(0, 3)):
+            group = _weighted(rng, table.GROUPS)
+            self._statement(rng.choice(group))
+
     def _copies(self) -> None:
         """Copies of arguments, each written to."""
         for _ in range(self.rng.randint(1, 4)):
@@ -162,6 +213,27 @@ class Drawing:
                 if target:
                     self.scope[target] = value
                 return True
+        return True
+
+    def _between(self, program: Program) -> tuple[Statement, ...]:
+        """Writes into what is returned, into views of it, and now and then into an argument."""
+        made = list[Statement]()
+        for _ in range(self.rng.choice((1, 1, 2))):
+            at_arguments = self.rng.random() < 0.15
+            names = [one.name for one in program.inputs if one.dtype] if at_arguments else [
+                name for name in program.results if isinstance(self.scope.get(name), torch.Tensor)
+            ]  # fmt: skip
+            writes = table.DETACHED if at_arguments else table.BETWEEN
+            if names:
+                operands = (self.rng.choice(names),)
+                made.append(Statement("", self.rng.choice(writes), operands))
+        return tuple(one for one in made if self._works(one))
+
+    def _works(self, statement: Statement) -> bool:
+        try:
+            self.value_of(statement)
+        except Exception:
+            return False
         return True
 
     def value_of(self, statement: Statement) -> Any:
@@ -255,7 +327,7 @@ def _beside(rng: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if rng.random() < 0.5 else size for size in shape)
 
 
-def _weighted(rng: random.Random, groups: dict[tuple[str, ...], int]) -> tuple[str, ...]:
+def _weighted(rng: random.Random, groups: dict[T, int]) -> T:
     return rng.choices(list(groups), list(groups.values()))[0]
 
 

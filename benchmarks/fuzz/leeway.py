@@ -19,6 +19,7 @@ DIVISIONS = set(words("div div_ floor_divide floor_divide_ fmod fmod_ remainder 
 PRODUCTS = set(words("prod cumprod"))
 SUMS = set(words("sum mean cumsum nansum"))
 MEANS = set(words("var_mean std_mean"))
+SPREADS = set(words("var std var_mean std_mean"))
 SQUARES = set(words(
     """var std var_mean std_mean native_layer_norm native_layer_norm_backward norm
     linalg_vector_norm mse_loss"""
@@ -36,6 +37,7 @@ PRODUCT = "the order of a product decides where it overflows, or meets a complex
 SUM = "the order of a sum decides where it overflows; 16-bit floats are summed in float32"
 COMPLEX_SUM = "torch divides and adds complex infinities as pairs, with NaN for a part"
 SPREAD = "squares overflow or are lost, or a mean is moved towards infinities by steps, and NaN"
+NOISE = "values vary by less than their mean of 32 or 64 bits is rounded; Welford's sums have 0"
 COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
 WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way to 16 bits"
 GRADIENT = "an intermediate of torch's gradient overflows"
@@ -128,6 +130,24 @@ def _loses_squares(sizes: torch.Tensor, out: torch.Tensor) -> bool:
     return total > facts.max or is_lost
 
 
+def loses_spread(name: str, args: tuple[Any, ...], out: Any) -> bool:
+    """Whether a variance is below what the rounding of the mean adds, in two passes over x.
+
+    A mean of n values is off by some units in its last place where their sum is not exact. The
+    values' distances from it are squared, so they all have its square. torch's sums by Welford
+    begin with a value and add differences, which are 0 for equal values. Sums of 16-bit floats are
+    exact, so they vary by 0 here as well.
+    """
+    if name not in SPREADS:
+        return False
+    x, out = args[0], out[0] if isinstance(out, tuple) else out
+    if not is_inexact(x) or not x.numel() or not out.numel() or out.dtype.itemsize == 2:
+        return False
+    noise = torch.finfo(out.dtype).eps * 8 * float(_sizes(x).nan_to_num(0.0, 0.0).max())
+    spread = _sizes(out) if name.startswith("std") else _sizes(out).sqrt()
+    return bool((spread < noise).any())
+
+
 def _total(sizes: torch.Tensor, power: int = 1) -> float:
     """Of the finite ones; what is infinite overflows nowhere."""
     return float((sizes[sizes.isfinite()] ** power).sum())
@@ -210,6 +230,13 @@ def _relu(x: torch.Tensor) -> Any:
     return torch.where(x == 0, -result, result)
 
 
+def _elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, within: float = 1.0) -> Any:
+    """CUDA's kernel takes 0 for one of the negative numbers, the CPU's does not: beside an infinite
+    alpha they give NaN and 0."""
+    of_zero = x * scale if x.is_cuda else x * (alpha * scale)
+    return torch.where(x == 0, of_zero, torch.ops.aten.elu(x, alpha, scale, within))
+
+
 def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> torch.Tensor:
     """torch's vectorised kernel multiplies and adds in one step, where no product overflows."""
     return x + a * b * value
@@ -225,6 +252,7 @@ OTHERWISE: dict[str, Callable[..., Any]] = {
     "neg": _neg,
     "relu": _relu,
     "hardsigmoid": _hardsigmoid,
+    "elu": _elu,
     "hardswish": lambda x: x * _hardsigmoid(x),
 }
 

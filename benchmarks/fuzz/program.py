@@ -30,24 +30,29 @@ FOOTER = '''
 
 if __name__ == "__main__":
     import thunder
+    import thunder_fuser
     from thunder_fuser import fuser
 
-    jitted = thunder.jit(program, executors=[fuser], fuser_strict=True{options})
+    jitted = {jitted}
     for call in CALLS:
         for name, run in (("eager", program), ("fused", jitted)):
             arguments = call()
             try:
                 results = run(*arguments)
-{backward}                print(name, "gives", results, "and leaves", arguments)
+{between}{backward}                print(name, "gives", results, "and leaves", arguments)
             except Exception as error:
                 print(name, "raises", repr(error))
 '''
 
+BETWEEN = """                between(arguments, results)
+"""
 BACKWARD = """                wanted = [r for r in results if getattr(r, "requires_grad", False)]
                 leaves = [a for a in arguments if getattr(a, "requires_grad", False)]
                 seeds = [made(r.dtype, r.shape, [1.0, -0.5, 2.0]) for r in wanted]
                 print(name, "gradients", torch.autograd.grad(wanted, leaves, seeds, allow_unused=True))
 """  # noqa: E501
+
+DEFAULTS = "*thunder.get_default_executors()"
 
 REAL_VIEWS = ("float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -55,6 +60,7 @@ LAYOUTS = (
     "plain", "permuted", "offset", "sliced", "strided", "expanded", "neg", "conj", "negimag", "real"
 )  # fmt: skip
 BITS = {"neg", "conj", "negimag"}
+USUAL = ("thunder.jit", "fuser")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,13 @@ class Statement:
 
 @dataclass(frozen=True)
 class Program:
-    """Arguments, statements and what is returned. device: where tensors are, options: of jit."""
+    """Arguments, statements and what is returned.
+
+    between: writes into results and arguments, before a backward or another call
+    device: where tensors are
+    options: of jit
+    jit: the function that jits it, with the executors
+    """
 
     inputs: tuple[Input, ...]
     statements: tuple[Statement, ...]
@@ -115,6 +127,9 @@ class Program:
     device: str = "cpu"
     options: tuple[tuple[str, Any], ...] = ()
     helpers: str = ""
+    between: tuple[Statement, ...] = ()
+    jit: str = "thunder.jit"
+    executors: tuple[str, ...] = ("fuser",)
 
     @property
     def calls(self) -> int:
@@ -129,13 +144,27 @@ class Program:
         return tuple(sorted({one.op for one in self.statements}))
 
     @property
+    def jitted(self) -> str:
+        """The expression for what is compared with `program`."""
+        options = "".join(f", {key}={value!r}" for key, value in self.options)
+        executors = ", ".join(self.executors)
+        return f"{self.jit}(program, executors=[{executors}], fuser_strict=True{options})"
+
+    @property
+    def jitted_without_us(self) -> str:
+        """The same by Thunder, with the other executors."""
+        others = ", ".join(one for one in self.executors if one != "fuser")
+        return f"thunder.jit(program, executors=[{others}])"
+
+    @property
     def traits(self) -> tuple[str, ...]:
         """What failures are grouped by: its ops, without writes; or views by bits, whatever is
-        done to them."""
+        done to them. And how it is jitted, and what is written afterwards."""
         layouts = {layout for one in self.inputs for layout in one.layouts}
         bits = tuple(f"{one} argument" for one in sorted(layouts & BITS))
         made = tuple(sorted({one.op for one in self.statements if one.target}))
-        return bits or made or self.ops
+        beside = tuple(one for one in (self.jit, *self.executors) if one not in USUAL)
+        return (bits or made or self.ops) + beside + ("writes afterwards",) * bool(self.between)
 
     @cached_property
     def text(self) -> str:
@@ -145,6 +174,10 @@ class Program:
         lines = [PRELUDE.replace("{device}", device) + self.helpers, f"\ndef program({names}):"]
         lines += [f"    {one}" for one in self.statements]
         lines.append(f"    return {', '.join(self.results)}," if self.results else "    return ()")
+        if self.between:
+            lines += ["", "", "def between(arguments, results):", f"    {names}, = arguments"]
+            lines += [f"    {', '.join(self.results)}, = results"] * bool(self.results)
+            lines += [f"    {one}" for one in self.between]
         for call in range(self.calls):
             lines += ["", "", f"def call_{call}():"]
             lines += [f"    {one.name} = {one.text(call)}" for one in self.inputs]
@@ -153,9 +186,9 @@ class Program:
         return "\n".join([*lines, "", "", f"CALLS = [{listed}]"]) + "\n"
 
     def __str__(self) -> str:
-        given = "".join(f", {key}={value!r}" for key, value in self.options)
         backward = BACKWARD if self.has_grad else ""
-        return self.text + FOOTER.format(options=given, backward=backward)
+        between = BETWEEN if self.between else ""
+        return self.text + FOOTER.format(jitted=self.jitted, between=between, backward=backward)
 
 
 def words(text: str) -> list[str]:

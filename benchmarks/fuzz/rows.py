@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import re
+
 from benchmarks.fuzz.program import words
 
 _UNARY = words(
@@ -22,7 +24,35 @@ _COMPLEX = words(
     """exp log sqrt sin cos tan tanh rsqrt reciprocal abs real imag neg"""
 )
 
+# A constant that is defined with a type, in a call -> a tensor of one number of that type. Beside
+# tensors it is that number: of its type only the kind counts.
+TYPED = {
+    "fd.ops.where({b}, <n t>, <n2 t2>)": "torch.where({b}, <n t>, <n2 t2>)",
+    "fd.ops.where({b}, {x}, <n t>)": "torch.where({b}, {x}, <n t>.item())",
+    "fd.ops.where({b}, <n t>, {x})": "torch.where({b}, <n t>.item(), {x})",
+    **{
+        f"fd.ops.{name}({{x}}, <n t>)": f"torch.{name}(up({{x}}), <n t>.item())"
+        for name in words("add sub mul pow fmod eq lt")
+    },
+    "fd.ops.truediv(<n t>, {x})": "<n t>.item() / up({x})",
+    "fd.ops.clamp({x}, <n t>, <n2 t>)": "torch.clamp(up({x}), <n t>.item(), <n2 t>.item())",
+    "fd.ops.mul({x}, fd.ops.add(<n t>, <n2 t2>))": "up({x}) * (up(<n t>) + up(<n2 t2>)).item()",
+    "fd.ops.add({x}, <n t> * <n2 t2>)": "up({x}) + (up(<n t>) * up(<n2 t2>)).item()",
+    "fd.ops.full([{k}, 3], <n t>, {t2})": "torch.full([{k}, 3], <n t>.item(), dtype={t2})",
+    "fd.ops.pad({x}, [1, 2], <n t>)": "torch.nn.functional.pad({x}, [1, 2], value=<n t>.item())",
+}
+
+
+def _with_constants(text: str, made: str) -> str:
+    return re.sub(r"<(\w+) (\w+)>", made, text)
+
+
 MEANINGS = {
+    **{
+        _with_constants(call, r"fd.define_scalar({\1}, {\2})"):
+            _with_constants(meaning, r"torch.tensor({\1}, dtype={\2})")
+        for call, meaning in TYPED.items()
+    },
     **{f"fd.ops.{name}({{x}})": f"torch.{name}(up({{x}}))" for name in _UNARY},
     **{f"fd.ops.{name}({{c}})": f"torch.{name}({{c}})" for name in _COMPLEX},
     **{f"fd.ops.{name}({{x}}, {{x2}})": f"torch.{name}(up({{x}}), up({{x2}}))" for name in _BINARY},

@@ -44,12 +44,31 @@ def shrink(
 
 def simpler_programs(program: Program) -> Iterator[Program]:
     """Programs with less in them, the largest steps first."""
-    yield from _fewer_results(program)
-    yield from _fewer_statements(program)
+    yield from _plainer(program)
+    yield from (_without_gone(one) for one in _fewer_results(program))
+    yield from (_without_gone(one) for one in _fewer_statements(program))
     yield from _fewer_calls(program)
     yield from _fewer_inputs(program)
     yield from _simpler_operands(program)
     yield from _simpler_inputs(program)
+
+
+def _plainer(program: Program) -> Iterator[Program]:
+    """Without other executors and options, or without the writes after the forward."""
+    options = tuple(one for one in program.options if one[0] == "fuser_emulate")
+    plain = replace(program, jit="thunder.jit", executors=("fuser",), options=options)
+    if plain != program:
+        yield plain
+    for one in (program, plain):
+        for at in range(len(one.between)):
+            yield replace(one, between=one.between[:at] + one.between[at + 1 :])
+
+
+def _without_gone(program: Program) -> Program:
+    """Without writes into results that there are no more."""
+    names = {*program.results, *(one.name for one in program.inputs)}
+    kept = tuple(one for one in program.between if names.issuperset(reads(one)))
+    return replace(program, between=kept)
 
 
 def about(program: Program, where: str) -> Program:
@@ -63,9 +82,9 @@ def about(program: Program, where: str) -> Program:
             needed.update(reads(one))
             kept.append(one)
     results = (name,) if any(name == one.target for one in kept) else ()
-    return without_unused_inputs(
+    return _without_gone(without_unused_inputs(
         replace(program, statements=tuple(reversed(kept)), results=results or (name,))
-    )
+    ))  # fmt: skip
 
 
 def reads(statement: Statement) -> list[str]:
@@ -75,6 +94,7 @@ def reads(statement: Statement) -> list[str]:
 
 def without_unused_inputs(program: Program) -> Program:
     used = {name for one in program.statements for name in reads(one)} | set(program.results)
+    used |= {name for one in program.between for name in reads(one)}
     used |= {one.same_as for one in program.inputs if one.name in used}
     kept = tuple(one for one in program.inputs if one.name in used)
     return replace(program, inputs=kept) if any(one.dtype for one in kept) else program

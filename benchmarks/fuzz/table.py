@@ -8,7 +8,7 @@ t a dtype, s sizes, B True or False.
 
 from __future__ import annotations
 
-from benchmarks.fuzz.program import words
+from benchmarks.fuzz.program import DEFAULTS, words
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
@@ -162,3 +162,33 @@ COPIES = (
     "torch.masked_fill({x}, {x} != {x}, 0)", "torch.maximum({x}, {x})", "torch.roll({x}, {k}, {d})",
     "torch.conj_physical({x})", "torch.square({x})", "{x}.new_zeros({x}.shape)", "torch.sgn({x})",
 )  # fmt: skip
+
+# Attention with a mask, and how a mask may be made.
+ATTENTION = (
+    "F.scaled_dot_product_attention({f}, {f2}, {f3}, {x})",
+    "F.scaled_dot_product_attention({f} * 2, {f2}, {f3}, attn_mask={x}, scale=0.25)",
+)
+MASKS = (
+    "torch.where({x} > 0, 0.0, -1e4).to({f}.dtype)", "torch.logical_not({b})", "{x} > 0.75",
+    "{x} * 2", "torch.cos({f})", "{x}.squeeze(0)",
+)  # fmt: skip
+
+# What is done between a forward and its backward, to results or views of them; and to arguments,
+# past the check that autograd makes of leaves.
+DETACHED = ("{x}.detach().mul_(3)", "{x}.detach()[..., 1:].add_(1)", "{x}.detach().zero_()")
+BETWEEN = (
+    "{x}.mul_(2)", "{x}.add_(1)", "{x}.zero_()", "{x}[..., 1:].mul_(2)", "{x}.view(-1).add_(1)",
+    "{x}[0].fill_(0)", "{x}.neg_()", "F.relu({x}, inplace=True)", *DETACHED,
+)  # fmt: skip
+
+# What jits a program, with which executors beside the fuser. Where another one fuses after it,
+# Thunder edits what the fuser has made.
+JITS: dict[tuple[str, tuple[str, ...]], int] = {
+    ("thunder.jit", ("fuser",)): 60,
+    ("thunder_fuser.jit", ("fuser",)): 15,
+    ("thunder.jit", ("fuser", DEFAULTS)): 12,
+    ("thunder.jit", (DEFAULTS, "fuser")): 6,
+    ("thunder_fuser.jit", ("fuser", DEFAULTS)): 6,
+    ("thunder.jit", ("fuser", "'torchcompile'")): 1,
+}
+RECOMPUTED = ("none", "memory")  # other policies of what a backward recomputes

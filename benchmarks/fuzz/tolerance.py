@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.fuzz.leeway import UNDEFINED, WEAK, is_inexact, otherwise, reason_of
+from benchmarks.fuzz.leeway import (
+    NOISE,
+    UNDEFINED,
+    WEAK,
+    is_inexact,
+    loses_spread,
+    otherwise,
+    reason_of,
+)
 from benchmarks.fuzz.program import words
 
 ULPS = {torch.float16: 4, torch.bfloat16: 4}  # of the result; 16 for the other types
@@ -48,7 +56,10 @@ REDUCING = set(words(
     """sum mean var var_mean std norm linalg_vector_norm cumsum cumprod prod _softmax
     _log_softmax logsumexp native_layer_norm mm dot addmm bmm _softmax_backward_data
     std_mean cumsum_ _log_softmax_backward_data native_layer_norm_backward mse_loss nansum
-    logcumsumexp"""
+    logcumsumexp _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention
+    _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
+    _scaled_dot_product_flash_attention_backward"""
 ))
 
 # Words in a program for which the run in double may lend its class, and why.
@@ -112,6 +123,13 @@ REFUSED_BY_US_ALONE = {
     "InPlaceError": "writes that Thunder 0.2.6 would lose, and that are not followed, are refused",
     "torch_autograd.py:backward": "Thunder moves a write into a view of what has no gradient to"
     " the backward; where the write changes nothing, plain Thunder happens to be right",
+    "is a view and is being modified inplace": "autograd refuses to write a view that a Function"
+    " returns; a result may be one of memory that nothing else has",
+}
+
+# Words in a program for which writing a result before the backward may be refused by us alone.
+SAVES_RESULT = {
+    "scaled_dot_product_attention": "torch's flash kernels read it in the backward, its others not",
 }
 
 # 16-bit floats are computed in float32 and rounded where a region ends: runs with these in their
@@ -154,6 +172,8 @@ class Shaken(TorchDispatchMode):
         if casts and _is_undefined(given[name == "copy_"], out):
             self.open = UNDEFINED
         self.open = self.open or self._meets_weak(name, given, out) or reason_of(name, given, out)
+        if self.epsilon == 0.0 and loses_spread(name, given, out):
+            self.open = self.open or NOISE
         if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):
             return out
         if isinstance(out, (tuple, list)):

@@ -211,7 +211,7 @@ def test_packed_floats_are_bytes() -> None:
     """torch fills and draws none of them."""
     x = torch.randint(0, 256, (24, 16), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with FusionDefinition() as fd:
-        fd.add_output(fd.ops.permute(fd.from_pytorch(x), [1, 0]), stride_order=[1, 0])
+        fd.add_output(fd.ops.permute(fd.from_pytorch(x), [1, 0]), stride_order=[0, 1])
     (result,) = fd.execute([x])
     assert torch.equal(result.view(torch.uint8), x.view(torch.uint8).T)
     assert fd.program([x]).choices[0] is not None

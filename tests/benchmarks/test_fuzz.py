@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from benchmarks.fuzz import definitions, judge, leeway, post_mortem, tolerance
 from benchmarks.fuzz.definitions import DefinitionProgram, Twist
 from benchmarks.fuzz.findings import Finder, Finding, Outcome, make
 from benchmarks.fuzz.generate import program_of
-from benchmarks.fuzz.program import Input, Program, Statement
+from benchmarks.fuzz.program import DEFAULTS, Input, Program, Statement
 from benchmarks.fuzz.workers import Work, outcomes
 from benchmarks.report import Report
-from thunder_fuser import FusionCache, compiler
+from thunder_fuser import FusionCache, FusionDefinition, compiler, fuser
 
 CLEAN = (5, 7, 8, 11, 13, 16, 23, 26, 29, 31, 39)  # definitions among them
 
@@ -84,6 +86,169 @@ def test_a_planted_defect_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.ops == ("torch.floor(_)",)
     body = judge.text_of_body(found.script)
     assert body.split() == ["def", "program(a):", "v2", "=", "torch.floor(a)", "return", "v2,"]
+
+
+KINDS: dict[str, Callable[[Program], bool]] = {
+    "executors that fuse after us": lambda one: one.executors[1:] == (DEFAULTS,),
+    "executors that fuse before us": lambda one: one.executors[:1] == (DEFAULTS,),
+    "a compiler after us": lambda one: "'torchcompile'" in one.executors,
+    "our own jit": lambda one: one.jit == "thunder_fuser.jit",
+    "another policy": lambda one: "fuser_rematerialization" in dict(one.options),
+    "a result is written before the backward": lambda one: one.has_grad and any(
+        name in one.results for write in one.between for name in write.operands
+    ),
+    "an argument is written before the backward": lambda one: one.has_grad and any(
+        write.operands == (argument.name,) for write in one.between for argument in one.inputs
+    ),
+    "a result is written before the next call": lambda one: one.calls > 1 and bool(one.between),
+    "a mask of one batch for several": lambda one: _broadcasts(one, -4, 1),
+    "a mask without a batch": lambda one: _broadcasts(one, -4, None),
+    "a mask of one column": lambda one: _broadcasts(one, -1, 1),
+}  # fmt: skip
+
+
+def _broadcasts(program: Program, axis: int, size: int | None) -> bool:
+    """Whether a mask of attention has that size where the scores have more."""
+    shapes = {one.name: one.shape for one in program.inputs}
+    if "scaled_dot_product_attention" not in program.text or "m" not in shapes:
+        return False
+    mask, scores = shapes["m"], (*shapes["a"][:3], shapes["b"][2])
+    found = mask[axis] if -axis <= len(mask) else None
+    return found == size and scores[axis] > 1
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Program]:
+    return [program_of(seed) for seed in range(800)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_drawn(kind: str, drawn: list[Program]) -> None:
+    assert any(map(KINDS[kind], drawn))
+
+
+def test_constants_of_each_type_are_drawn() -> None:
+    texts = " ".join(make(seed, "cpu").text for seed in range(3, 1203, 4))
+    found = set(re.findall(r"define_scalar\(.*?, DataType.(\w+)", texts))
+    assert found > {"Int32", "Half", "Float", "Double", "Bool", "UInt8"}
+
+
+class _Unguarded(torch.autograd.Function):
+    """exp, whose backward reads its result without autograd's knowledge."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.kept = x.exp()
+        return ctx.kept  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0] * ctx.kept
+
+
+def _unguarded(function: Any) -> Any:
+    return lambda x: (_Unguarded.apply(x),)
+
+
+def _kept(function: Any) -> Any:
+    """The results of the first call, for every call."""
+    results: list[Any] = []
+    return lambda *args: results.append(function(*args)) or results[0]
+
+
+def _fewer_masks(function: Any) -> Any:
+    """A kernel that takes no mask of one batch for several."""
+
+    def call(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        if mask.shape[0] < q.shape[0]:
+            raise RuntimeError("Expected all inputs to have same batch_size")
+        return function(q, k, v, mask)
+
+    return call
+
+
+def _one(template: str, *inputs: Input, **facts: Any) -> Program:
+    names = tuple(one.name for one in inputs)
+    return Program(inputs, (Statement("v0", template, names),), ("v0",), **facts)
+
+
+FLOATS = Input("a", "float32", (4,), ("0.5", "1.0"), ("plain", "plain"), grad=True)
+Q, K, V = (Input(name, "float32", (3, 2, 4, 8), ("0.5", "-1.0")) for name in "abc")
+DOUBLED = (Statement("", "{x}.detach().mul_(2)", ("v0",)),)
+WRONG: dict[str, tuple[Program, Callable[[Any], Any], str]] = {
+    # a program of the kind, what a wrong compiler makes of its function, what is found
+    "beside another executor": (
+        replace(PLANTED, executors=("fuser", DEFAULTS)),
+        lambda function: lambda *args: tuple(one + 1 for one in function(*args)), "result value",
+    ),
+    "a write before the backward": (
+        _one("torch.exp({x})", FLOATS, between=DOUBLED), _unguarded, "gradient value",
+    ),
+    "a write before the next call": (
+        _one("torch.zeros_like({x})", replace(FLOATS, grad=False), between=(
+            Statement("", "{x}.add_(1)", ("v0",)),
+        )), _kept, "warm result value",
+    ),
+    "a mask that broadcasts": (
+        _one("F.scaled_dot_product_attention({f}, {f2}, {f3}, {x})", Q, K, V,
+             Input("m", "bool", (1, 1, 4, 4), ("True",))),
+        _fewer_masks, "raises RuntimeError",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_in_each_kind_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain Thunder, and a program that is jitted without other executors, are right."""
+    program, wrong, kind = WRONG[name]
+    assert not judge.judge(program).failures
+
+    def jit(function: Any, executors: Any, **options: Any) -> Any:
+        is_meant = fuser in executors and len(executors) >= len(program.executors)
+        return wrong(function) if is_meant else function
+
+    monkeypatch.setattr(judge.thunder, "jit", jit)
+    monkeypatch.setattr("benchmarks.fuzz.findings.make", lambda seed, target: program)
+    (found,) = Finder("cpu").run(0).findings
+    assert found.kind == kind
+    assert ("writes afterwards" in found.ops) == bool(program.between)
+    assert (DEFAULTS in found.ops) == (DEFAULTS in program.executors)
+
+
+def test_a_refused_gradient_is_that_of_the_values_which_the_forward_had() -> None:
+    """Where torch refuses and another does not, it has to be right."""
+    program = _one("torch.exp({x})", FLOATS, between=DOUBLED)
+    truth = judge.Truth(program)
+    assert truth.eager[0].is_refused
+    assert not list(truth.failures(lambda x: (x.exp().clone(),)))
+    (cold,) = truth.failures(_unguarded(None))
+    assert cold.kind == "gradient value"
+
+
+def test_a_constant_that_loses_its_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "fd.ops.where({b}, fd.define_scalar({n}, {t}), fd.define_scalar({n2}, {t2}))"
+    operands = ("a", "3.0", "DataType.Half", "5.0", "DataType.Half")
+    made = (Statement("v0", row, operands),)
+    program = DefinitionProgram(
+        Program((Input("a", "bool", (3,), ("True", "False")),), made, ("v0",)), "cpu"
+    )
+    assert not definitions.judge(program).failures
+    defined = FusionDefinition.define_scalar
+    monkeypatch.setattr(
+        FusionDefinition, "define_scalar", lambda fd, value, dtype=None: defined(fd, value)
+    )
+    (found,) = definitions.judge(program).failures
+    assert found.kind == "result dtype"
+
+
+def test_a_variance_below_the_rounding_of_a_mean() -> None:
+    for x, expected in (
+        (torch.full((6,), 0.1), leeway.NOISE), (torch.full((6,), 0.1).bfloat16(), ""),
+        (torch.arange(6.0), ""),
+    ):  # fmt: skip
+        with tolerance.Shaken(0, 0.0) as still:
+            torch.var_mean(x, 0)
+        assert still.open == expected
 
 
 def test_a_bug_in_a_build_is_internal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,6 +417,7 @@ ELSEWHERE = {  # statements, an operand, what another kernel of torch gives, wha
     "{x} ** 1e-310": ("-7.0", 1.0, INF),
     "F.gelu({x} ** 2**63)": ("2.0", INF, -INF),
     "torch.sub({x}, {x}, alpha=-2**63)": ("1.0", 2.0**63, INF),
+    "F.elu({x}, inf)": ("0.0", NAN, INF),
     "torch.signbit({x} - {x})": ("inf", None, None),
     "torch.copysign({x}, {x} - {x} + nan)": ("2.0", -2.0, INF),
 }

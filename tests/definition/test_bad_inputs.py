@@ -296,7 +296,7 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
         DtypeError,
         "define_tensor: dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, "
         "Float8_e4m3fn, Float8_e5m2, Float8_e8m0fnu, Half, BFloat16, Float, Double, "
-        "ComplexFloat, ComplexDouble, Float4_e2m1fn_x2), got str 'float'",
+        "ComplexFloat, ComplexDouble, Float4_e2m1fn, Float4_e2m1fn_x2), got str 'float'",
     ),
     "complex": (
         lambda fd, t: fd.from_pytorch(X.to(torch.complex32)),

@@ -320,7 +320,7 @@ def test_a_device_without_tensors() -> None:
 
 def test_types_have_a_public_name() -> None:
     assert "torch_dtype_to_nvfuser_dtype" in thunder_fuser.__all__
-    for dtype in DataType:
+    for dtype in set(DataType) - {D.Float4_e2m1fn}:  # torch has only pairs of them
         assert torch_dtype_to_nvfuser_dtype(to_torch_dtype(dtype)) is dtype
     numbers = {bool: D.Bool, int: D.Int, float: D.Double, complex: D.ComplexDouble}
     assert {kind: torch_dtype_to_nvfuser_dtype(kind) for kind in numbers} == numbers

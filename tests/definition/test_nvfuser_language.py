@@ -349,7 +349,7 @@ def test_a_script_makes_tensors_of_every_type(
 ) -> None:
     x = torch.zeros(4, 6 * dtype.itemsize, dtype=torch.uint8).view(dtype).t()
     with FusionDefinition() as fd:
-        fd.add_output(fd.ops.pad(fd.from_pytorch(x), [1, 0]))
+        fd.add_output(fd.ops.pad(fd.from_pytorch(x), [2, 0]))
     exec(fd.repro_script_for([x]), {})
     assert "tensor(" in capsys.readouterr().out
 

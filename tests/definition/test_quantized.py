@@ -21,6 +21,7 @@ from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 PACKED, E4M3, E8M0 = torch.float4_e2m1fn_x2, torch.float8_e4m3fn, torch.float8_e8m0fnu
 FLOAT4, FLOAT8 = DataType.Float4_e2m1fn_x2, DataType.Float8_e4m3fn
+FLOAT4_NUMBERS = DataType.Float4_e2m1fn
 SIZES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
 
@@ -36,28 +37,219 @@ def equal(results: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
 
 # ---- packed floats
 
+def numbers_of(x: torch.Tensor, axis: int = -1) -> torch.Tensor:
+    """The codes of packed floats, one an element: the low half of each byte, then the high one."""
+    pairs = bits(x).movedim(axis, -1)
+    return torch.stack([pairs % 16, pairs // 16], -1).flatten(-2).movedim(-1, axis)
+
+
+def pairs_of(codes: torch.Tensor, axis: int = -1) -> torch.Tensor:
+    """Codes in pairs along an axis, the fastest one in memory."""
+    moved = codes.movedim(axis, -1)
+    pairs = (moved[..., ::2] + 16 * moved[..., 1::2]).contiguous()
+    return pairs.view(PACKED).movedim(-1, axis)
+
+
+def floats_of(codes: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([*SIZES, *(-size for size in SIZES)])[codes.int()].contiguous()
+
+
 MOVES: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], torch.Tensor]]] = {
     "set": (lambda o, t: o.set(t), lambda x: x),
     "permute": (lambda o, t: o.permute(t, [1, 0]), lambda x: x.t()),
-    "reshape": (lambda o, t: o.reshape(t, [4, 24]), lambda x: x.reshape(4, 24)),
-    "slice": (lambda o, t: o.slice(t, [1, 3], [5, 16]), lambda x: x[1:5, 3:16]),
-    "pad": (lambda o, t: o.pad(t, [1, 2]), lambda x: F.pad(x, (1, 2))),
-    "cat": (lambda o, t: o.cat([t, t], 1), lambda x: torch.cat([x, x], 1)),
+    "permute back": (lambda o, t: o.permute(o.permute(t, [1, 0]), [-1, 0]), lambda x: x),
+    "reshape": (lambda o, t: o.reshape(t, [4, 48]), lambda x: x.reshape(4, 48)),
+    "reshape to a rest": (lambda o, t: o.reshape(t, [-1]), lambda x: x.reshape(-1)),
+    "reshape to sizes": (
+        lambda o, t: o.reshape(t, [o.mul(o.size(t, 0), 2), o.div(o.size(t, 1), 2)]),
+        lambda x: x.reshape(12, 16),
+    ),
+    "permute and reshape": (
+        lambda o, t: o.reshape(o.permute(t, [1, 0]), [8, 24]), lambda x: x.t().reshape(8, 24)
+    ),
+    "reshape and permute": (
+        lambda o, t: o.permute(o.reshape(t, [2, 3, 32]), [1, 2, 0]),
+        lambda x: x.reshape(2, 3, 32).permute(1, 2, 0),
+    ),
+    "slice": (lambda o, t: o.slice(t, [1, 3], [5, 29]), lambda x: x[1:5, 3:29]),
+    "every second": (lambda o, t: o.slice(t, [0, 1], [6, 32], [1, 2]), lambda x: x[:, 1::2]),
+    "pad": (lambda o, t: o.pad(t, [1, 3]), lambda x: F.pad(x, (1, 3))),
+    "cat": (lambda o, t: o.cat([t, o.slice(t, [0, 1], [6, 3]), t], 1),
+            lambda x: torch.cat([x, x[:, 1:3], x], 1)),
     "flip": (lambda o, t: o.flip(t, [1]), lambda x: x.flip(1)),
     "where": (lambda o, t: o.where(o.eq(1, 1), t, t), lambda x: x),
-}
+    "broadcast": (lambda o, t: o.broadcast(t, [False, True, False]), lambda x: x[:, None]),
+    "expand": (
+        lambda o, t: o.broadcast_in_dim(t, [3, 6, 32], [1, 2]), lambda x: x.expand(3, 6, 32)
+    ),
+    "columns": (
+        lambda o, t: o.index_select(t, o.iota(8, 0, 3, DataType.Int), 1), lambda x: x[:, 0:24:3]
+    ),
+}  # fmt: skip
 
 
+def sources() -> dict[str, tuple[torch.Tensor, int]]:
+    """[6, 32] numbers, and the axis of their pairs: the fastest one in memory."""
+    x = torch.arange(96, dtype=torch.uint8).reshape(6, 16) * 7
+    wide = torch.arange(360, dtype=torch.int32).reshape(10, 36).to(torch.uint8)
+    return {
+        "rows": (x.view(PACKED), 1),
+        "columns": (x.reshape(32, 3).view(PACKED).t(), 0),
+        "with gaps": (wide.view(PACKED)[2:8, 1:33:2], 1),
+    }
+
+
+@pytest.mark.parametrize("source", sources())
 @pytest.mark.parametrize("name", MOVES)
-def test_packed_floats_move(run: Runner, name: str) -> None:
-    """As bytes do; also op by op in torch, which lacks most of these."""
+def test_packed_floats_move(run: Runner, name: str, source: str) -> None:
+    """Sizes count numbers, also where no pair stays together; also op by op in torch."""
     call, expected = MOVES[name]
-    x = torch.arange(96, dtype=torch.uint8).reshape(6, 16)
+    x, axis = sources()[source]
     fd = FusionDefinition()
-    fd.add_output(call(fd.ops, fd.from_pytorch(x.view(PACKED))))
-    wanted = [expected(x).contiguous().view(PACKED)]
-    assert equal(run.execute(fd, [x.view(PACKED)]), wanted)
-    assert equal(evaluate(fd.fusion, [x.view(PACKED)]), wanted)
+    moved = call(fd.ops, fd.from_pytorch(x, static_sizes=source != "columns"))
+    assert moved.dtype() is DataType.Float4_e2m1fn
+    fd.add_output(moved)
+    fd.add_output(fd.ops.cast(moved, DataType.Float))
+    codes = expected(numbers_of(x, axis))
+    wanted = [pairs_of(codes), floats_of(codes)]
+    results = run.execute(fd, [x])
+    assert equal(results, wanted) and results[0].is_contiguous()
+    assert equal(evaluate(fd.fusion, [x]), wanted)
+    assert rebuild(str(fd.fusion)) == fd.fusion
+
+
+DEFINED: dict[str, dict[str, Any]] = {
+    "in numbers": {"shape": [6, 32], "contiguity": [True, True], "dtype": FLOAT4_NUMBERS},
+    "in pairs": {"shape": [6, 16], "contiguity": True, "dtype": FLOAT4},
+    "of any size": {"shape": [-1, -1], "contiguity": True, "dtype": FLOAT4_NUMBERS},
+    "columns in numbers": {
+        "shape": [6, 32], "contiguity": True, "dtype": FLOAT4_NUMBERS, "stride_order": [0, 1]
+    },
+    "columns in pairs": {
+        "shape": [3, 32], "contiguity": True, "dtype": FLOAT4, "stride_order": [0, 1]
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_nvfusers_definitions_of_packed_floats(run: Runner, name: str) -> None:
+    """Float4_e2m1fn says numbers, Float4_e2m1fn_x2 pairs; both have numbers from then on."""
+    x, axis = sources()["columns" if "columns" in name else "rows"]
+    fd = FusionDefinition()
+    t = fd.define_tensor(**DEFINED[name])
+    fd.add_output(fd.ops.reshape(t, [3, 64]))
+    fd.add_output(fd.ops.cast(fd.ops.size(t, 0), DataType.Int))
+    fd.add_output(fd.ops.cast(t.size(1), DataType.Int))
+    codes = numbers_of(x, axis)
+    wanted, rows, columns = run.execute(fd, [x])
+    assert equal([wanted], [pairs_of(codes.reshape(3, 64))])
+    assert [int(rows), int(columns)] == [6, 32]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT4_NUMBERS])
+def test_one_pair_is_two_numbers(run: Runner, dtype: DataType) -> None:
+    """Of sizes that the definition says, with strides, in columns; torch's strides count pairs."""
+    count = 2 if dtype is FLOAT4_NUMBERS else 1
+    x = sources()["rows"][0][:, 2:3]
+    fd = FusionDefinition()
+    t = fd.define_tensor([6, count], [False, True], dtype, strides=[16 * count, 1])
+    fd.add_output(fd.ops.reshape(t, [3, 4]))
+    fd.add_output(fd.ops.mul(fd.ops.cast(t, DataType.Float), 2.0))
+    codes = numbers_of(x)
+    wanted = [pairs_of(codes.reshape(3, 4)), floats_of(codes) * 2]
+    assert equal(run.execute(fd, [x]), wanted)
+
+
+def test_the_text_of_packed_floats_makes_them_again() -> None:
+    """Before and after the definition is typed: its tensors print in pairs, and are read so."""
+    x, _ = sources()["rows"]
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x)
+    fd.add_output(fd.ops.permute(fd.ops.reshape(t, [8, 24]), [1, 0]))
+    fd.add_output(t, stride_order=[0, 1])
+    fd.add_output(fd.ops.nv_block_quantize(fd.ops.cast(t, DataType.Float))[0])
+    texts = [repr(fd)]
+    expected = fd.execute([x])
+    texts.append(repr(fd))
+    for text in texts:
+        scope: dict[str, Any] = {"DataType": DataType}
+        exec(text, scope)
+        again = FusionDefinition()
+        scope["fusion"](again)
+        assert equal(again.execute([x]), expected)
+        assert again.fusion == fd.fusion
+
+
+def test_pairs_lie_along_the_fastest_axis_of_a_result(run: Runner) -> None:
+    """Of the stride order that is asked for, of the value's own, of the argument it overwrites."""
+    x, axis = sources()["columns"]
+    codes = numbers_of(x, axis)
+    fd = FusionDefinition()
+    t, target = fd.from_pytorch(x), fd.from_pytorch(x)
+    turned = fd.ops.flip(t, [1])
+    fd.add_output(turned, stride_order=[0, 1])
+    fd.add_output(fd.ops.stride_order(turned, [0, 1]))
+    fd.add_output(t)
+    fd.add_output(t, stride_order=[1, 0])
+    fd.add_output(turned, target)
+    written = x.view(torch.uint8).clone(memory_format=torch.preserve_format).view(PACKED)
+    results = run.execute(fd, [x, written])
+    flipped = pairs_of(codes.flip(1), 0)
+    assert equal(results, [flipped, flipped, x, pairs_of(codes)])
+    assert [one.stride() for one in results] == [(1, 3), (1, 3), (1, 3), (16, 1)]
+    assert equal([written], [flipped])
+
+
+def test_pairs_stay_together_where_nothing_takes_them_apart(run: Runner) -> None:
+    """A copy and a permute move bytes; a product's operands are the arguments themselves."""
+    x, _ = sources()["rows"]
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.permute(fd.from_pytorch(x), [1, 0]), stride_order=[0, 1])
+    assert "pack_e2m1" not in repr(fd)
+    assert equal(run.execute(fd, [x]), [x.t()])
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (3, 0), (1,), (2, 1, 3)])
+@pytest.mark.parametrize("static", [True, False])
+def test_few_packed_floats(run: Runner, sizes: tuple[int, ...], static: bool) -> None:
+    x = torch.arange(torch.Size(sizes).numel(), dtype=torch.uint8).reshape(sizes).view(PACKED)
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x, static)
+    fd.add_output(fd.ops.reshape(t, [-1 if 0 not in sizes else 0]))
+    fd.add_output(fd.ops.cast(fd.ops.neg(fd.ops.cast(t, DataType.Float)), FLOAT4))
+    codes = numbers_of(x)
+    assert equal(run.execute(fd, [x]), [pairs_of(codes.reshape(-1)), pairs_of(codes ^ 8)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, E4M3, torch.bool])
+def test_other_types_become_4_bit_floats(run: Runner, dtype: torch.dtype) -> None:
+    """At once, through a move, cast twice, and cast on."""
+    x = (torch.arange(64).reshape(4, 16) / 5 - 6).to(dtype)
+    fd = FusionDefinition()
+    numbers = fd.ops.cast(fd.from_pytorch(x), FLOAT4)
+    turned = fd.ops.permute(numbers, [1, 0])
+    for one in (numbers, turned, fd.ops.cast(turned, FLOAT4), fd.ops.cast(turned, DataType.Half)):
+        fd.add_output(one)
+    packed = pack_e2m1(x.float()[:, ::2], x.float()[:, 1::2])
+    codes = numbers_of(packed).t()
+    wanted = [packed, pairs_of(codes), pairs_of(codes), floats_of(codes).half()]
+    assert equal(run.execute(fd, [x]), wanted)
+    assert equal(evaluate(fd.fusion, [x]), wanted)
+
+
+def test_an_odd_number_of_floats_is_no_pairs() -> None:
+    x, _ = sources()["rows"]
+    expected = r"axis 1 of 4-bit floats, along which memory holds pairs: expected an even size"
+    with pytest.raises(DefinitionError, match="define_tensor: " + expected + ", got 5"):
+        FusionDefinition().define_tensor([4, 5], dtype=FLOAT4_NUMBERS)
+    fd = FusionDefinition()
+    with pytest.raises(DefinitionError, match="add_output: " + expected + ", got 29"):
+        fd.add_output(fd.ops.slice(fd.from_pytorch(x, True), [0, 3], [6, 32]))
+    with FusionDefinition() as fd:  # of sizes that the call tells
+        t = fd.from_pytorch(x)
+        fd.add_output(fd.ops.slice(t, [0, 29], t.shape()))
+    with pytest.raises(DefinitionError, match="reshape: expected 18 elements, got 12"):
+        fd.execute([x])
 
 
 def test_numbers_are_packed(run: Runner) -> None:
@@ -356,12 +548,30 @@ def test_a_global_scale_of_a_result(run: Runner, factor: float) -> None:
 REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "arithmetic": (lambda o, t, p: o.add(p, p), DtypeError, "a type with arithmetic, got Float4"),
     "no pairs": (lambda o, t, p: o.unpack_e2m1(t, 0), DtypeError, "expected Float4_e2m1fn_x2, and"),
-    "a place": (lambda o, t, p: o.unpack_e2m1(p, 0.5), DtypeError, "got Float4_e2m1fn_x2, Double"),
+    "a place": (
+        lambda o, t, p: o.unpack_e2m1(o.pack_e2m1(t, t), 0.5), DtypeError,
+        "got Float4_e2m1fn_x2, Double",
+    ),
+    "pairs of numbers": (
+        lambda o, t, p: o.unpack_e2m1(p, 0), DtypeError, "got Float4_e2m1fn, Int",
+    ),
     "implicit cast": (lambda o, t, p: o.set(o.cast(0.5, FLOAT4)), DtypeError, "is one number"),
     "a number": (lambda o, t, p: o.where(o.eq(1, 1), p, 0), DtypeError, "a number of type Float4"),
     "full": (lambda o, t, p: o.full([3], 0.0, FLOAT4), DtypeError, "a number of type Float4"),
     "pad": (lambda o, t, p: o.pad(p, [1, 1], 2.0), DtypeError, "a number of type Float4"),
     "beside": (lambda o, t, p: o.cat([p, t]), DtypeError, "equal dtypes"),
+    "a cast of pairs": (
+        lambda o, t, p: o.cast(o.pack_e2m1(t, t), DataType.Float), DtypeError,
+        r"one number, got Float4_e2m1fn_x2 to Float .at T3 = fd.ops.cast.*take pairs apart",
+    ),
+    "a complex number": (
+        lambda o, t, p: o.cast(o.complex(t, t), FLOAT4), DtypeError,
+        "one number, got ComplexFloat to Float4_e2m1fn",
+    ),
+    "rank 0": (
+        lambda o, t, p: o.cast(o.sum(t), FLOAT4), DefinitionError,
+        "add_output: 4-bit floats: expected a tensor with an axis, for pairs",
+    ),
     "complex": (
         lambda o, t, p: o.pack_e2m1(o.complex(t, t), t), DtypeError, "expected a real type",
     ),
@@ -390,24 +600,28 @@ REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
         DefinitionError, "output_gamma: expected a result in blocks of Float4_e2m1fn_x2",
     ),
     "scales of blocks": (
-        lambda o, t, p: o.scaled_product(p, p, *[o.nv_block_quantize(t)[1]] * 2),
+        lambda o, t, p: o.scaled_product(
+            p, o.permute(p, [1, 0]), *[o.nv_block_quantize(t)[1]] * 2
+        ),
         DefinitionError, r"scale1: expected 128 x 4 scales, in tiles, got \[4, 2\]",
     ),
     "columns of groups with scales of blocks": (
         lambda o, t, p: o.grouped_mm(
-            o.broadcast(p, [True, False, False]), p, o.iota(1), *[o.nv_block_quantize(t)[1]] * 2
+            o.broadcast(p, [True, False, False]), o.permute(p, [1, 0]), o.iota(1),
+            *[o.nv_block_quantize(t)[1]] * 2
         )[0],
         DefinitionError, r"expected groups of rows, mat1 \[m, k\] and mat2 \[groups, k, n\]",
     ),
     "scales of other groups": (
         lambda o, t, p: o.grouped_mm(
-            p, o.broadcast(p, [True, False, False]), o.iota(1), *[o.nv_block_quantize(t)[1]] * 2
+            p, o.broadcast(o.permute(p, [1, 0]), [True, False, False]), o.iota(1),
+            *[o.nv_block_quantize(t)[1]] * 2
         )[0],
         DefinitionError, r"scale1: expected rows of 4 scales, in tiles, got \[4, 2\]",
     ),
     "scales of other blocks": (
         lambda o, t, p: o.scaled_product(
-            p, p, *[o.nv_block_quantize(t, None, True, 32, FLOAT8)[1]] * 2
+            p, o.permute(p, [1, 0]), *[o.nv_block_quantize(t, None, True, 32, FLOAT8)[1]] * 2
         ),
         DtypeError, "scale1: expected Float, or Float8_e4m3fn for Float4_e2m1fn_x2",
     ),

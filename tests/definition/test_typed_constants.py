@@ -102,6 +102,45 @@ def test_values_are_those_of_arguments(
         assert_near(result, value)
 
 
+NUMBERS_ALONE = [(7, 2, 3), (1.0, 0.0, 0.0), (True, True, False), (0.5, 1, True)]
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("numbers", NUMBERS_ALONE)
+def test_ops_of_constants_alone(target: str, numbers: tuple[Any, ...]) -> None:
+    """The class: kernels computed in the constants' types. 1 / 3 was 0; 1 / 0 ended the process."""
+    fd, mask = FusionDefinition(), torch.tensor([True])
+    read = fd.from_pytorch(mask)
+    computed = []
+    for name in ROWS:
+        probe = FusionDefinition()  # a refused op would end the definition
+        try:
+            probe.add_output(getattr(probe.ops, name)(*numbers[: OPS[name].arity]))
+            _ = probe.fusion
+        except DtypeError:
+            continue
+        computed.append(name)
+        result = getattr(fd.ops, name)(*numbers[: OPS[name].arity])
+        fd.add_output(fd.ops.where(read, result, result))
+    assert len(computed) > 50
+    results, expected = fd.execute([mask], target=target), evaluate(fd.fusion, [mask])
+    for name, result, value in zip(computed, results, expected, strict=True):
+        assert result.dtype is value.dtype, name
+        assert_near(result, value)
+
+
+def test_division_of_constants_by_zero(run: Runner) -> None:
+    """Of floats, inf; of integers any number, as long as the process lives."""
+
+    def build(fd: FusionDefinition) -> None:
+        mask = fd.from_pytorch(MASK)
+        fd.add_output(fd.ops.where(mask, fd.ops.truediv(1, 0), 2.0))
+        fd.add_output(fd.ops.where(mask, 3, fd.ops.eq(fd.ops.div(1, 0), fd.ops.div(1, 0))))
+
+    expected = [torch.where(MASK, math.inf, 2.0).double(), torch.where(MASK, 3, 1)]
+    run(build, [MASK], expected)
+
+
 TYPED = [
     (3.0, None, torch.float64), (3.0, DataType.Float, torch.float32),
     (3.0, DataType.Half, torch.float16), (0.1, DataType.BFloat16, torch.bfloat16),

@@ -79,6 +79,24 @@ def test_packed_floats_are_cast() -> None:
     assert torch.equal(negated.view(torch.uint8), packed ^ 0x88)
 
 
+def test_packed_floats_move() -> None:
+    """By numbers, in memory of either order, through a kernel that stores single ones."""
+    packed = torch.arange(256, dtype=torch.uint8, device=DEVICE).repeat(64).reshape(128, 128)
+    x = packed.view(torch.float4_e2m1fn_x2)
+    with FusionDefinition() as fd:
+        t, columns = fd.from_pytorch(x), fd.from_pytorch(x.t())
+        fd.add_output(fd.ops.reshape(fd.ops.slice(t, [0, 1], [128, 255]), [254, 128]))
+        fd.add_output(fd.ops.permute(t, [1, 0]))
+        fd.add_output(fd.ops.cast(fd.ops.permute(columns, [1, 0]), D.Float))
+        fd.add_output(fd.ops.segment_set(fd.ops.flip(columns, [0])), stride_order=[0, 1])
+    reshaped, turned, wide, flipped = fd.execute([x, x.t()])
+    numbers = unpack_e2m1(x)
+    assert torch.equal(unpack_e2m1(reshaped), numbers[:, 1:255].reshape(254, 128))
+    assert torch.equal(unpack_e2m1(turned), numbers.t())
+    assert torch.equal(wide, numbers)
+    assert torch.equal(unpack_e2m1(flipped.t()), numbers.flip(1))
+
+
 def test_the_device_of_a_call() -> None:
     x = torch.ones(8, device=DEVICE)
     with FusionDefinition() as fd:

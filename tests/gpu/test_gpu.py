@@ -236,6 +236,24 @@ def test_a_sum_over_a_transposed_input() -> None:
         check(lambda fd, x, at=axis: fd.ops.sum(x, [at]), lambda x, at=axis: x.sum(at), [x])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_equal_values_of_16_bits_vary_by_nothing(axis: int, dtype: torch.dtype) -> None:
+    """As in torch: no step of a mean is contracted with what subtracts it, or rounds twice."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        variance = torch.var_mean(x, axis)[0]
+        return variance, torch.rsqrt(variance)
+
+    jitted = thunder.jit(function, executors=[fuser], fuser_strict=True)
+    for length in (2, 3, 6, 41, 49, 500, 2047):
+        shape = (length, 7) if axis == 0 else (7, length)
+        for value in (1.0, 3.3, 0.1):
+            x = torch.full(shape, value, dtype=dtype, device="cuda")
+            for found, expected in zip(jitted(x), function(x), strict=True):
+                torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 # ---------------------------------------------------------------------------------- normalizations
 
 

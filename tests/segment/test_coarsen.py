@@ -100,7 +100,7 @@ def test_a_turned_head_is_one_unit_and_no_scheduler_is_asked(
     assert len(units) == 4 and all(len(one.stores) == 3 for one in units)
 
 
-SMALL = 64  # MAX_OPS here: the growth of large fusions, at sizes that are counted fast
+SMALL = 32  # MAX_OPS here: the growth of large fusions, at sizes that are counted fast
 
 
 def _plan(family: str, ops: int) -> Callable[[], object]:

@@ -332,14 +332,14 @@ def test_shared_memory_counts_where_it_is_written() -> None:
     jitted, makes = Jitted(write), (
         lambda: [torch.ones(4), torch.ones(4)],
         lambda: [torch.ones(4)] * 2,
-        lambda: [*torch.ones(5).as_strided((2, 4), (1, 1))],
+        lambda: [*torch.ones(2, 4)],
     )  # fmt: skip
     for make in (*makes, *makes):
         given = [make() for _ in range(2)]
         found = [f(*args) for f, args in zip((jitted.ours, jitted.theirs), given, strict=True)]
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
         torch.testing.assert_close(given[0], given[1], rtol=0, atol=0)
-    assert thunder.cache_misses(jitted.ours) == 2
+    assert thunder.cache_misses(jitted.ours) == 3  # the last two lie in one storage, differently
     assert jitted.is_short(torch.ones(4), torch.ones(4))
 
 

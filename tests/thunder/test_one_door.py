@@ -22,7 +22,6 @@ from thunder_fuser.thunder_patches.table import PATCHES
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "thunder_fuser"
 THUNDERS = ("thunder", "torch")
-LEAVING = "executors/support/dtensor_prims.py"  # until it is removed
 UNKNOWN = "99.0"  # the version of helpers/other_thunder.py
 SHARD = (  # regions, writes in place, and Thunder's passes that edit what we return
     "tests/thunder/test_regions.py", "tests/thunder/test_in_place.py",
@@ -96,7 +95,7 @@ def test_nothing_outside_of_the_door_stores_into_thunder_or_torch() -> None:
         for path in PACKAGE.rglob("*.py") if "thunder_patches" not in path.parts
         for store in stores_into_thunder(path.read_text("utf-8"))
     }
-    assert {one for one in stores if not one.startswith(LEAVING)} == set()
+    assert stores == set()
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,10 @@ def inverse(x: torch.Tensor) -> torch.Tensor:
     return 1 / x + torch.reciprocal(x) + x / (x + 1)
 
 
+def centred(x: torch.Tensor) -> torch.Tensor:
+    return (x - x.float().mean(-1, keepdim=True)).to(x.dtype)
+
+
 def thirds(x: torch.Tensor) -> torch.Tensor:
     return x / 3.5
 
@@ -106,6 +110,7 @@ FULL = {
     "wide softmax": (wide_softmax, BF16, "short_exp("),
     "loss of others": (loss_of_others, F32, "short_exp("),
     "tanh": (bent, BF16, "short_tanh("),
+    "mean": (centred, BF16, "quotient("),
 }
 
 

@@ -264,7 +264,7 @@ def program(steps: Any, wanted: Any) -> Function:
     return run
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(PROGRAMS)
 def test_random_programs(drawn: Any) -> None:
     """As eager torch, if Thunder alone is: integers, whose sums and products are exact."""

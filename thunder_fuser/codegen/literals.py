@@ -19,7 +19,7 @@ C_TYPES = {
     DataType.Float8_e4m3fn: "e4m3",
     DataType.Float8_e5m2: "e5m2",
     DataType.Float8_e8m0fnu: "e8m0",
-    DataType.Float4_e2m1fn_x2: "e2m1x2",
+    **dict.fromkeys((DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2), "e2m1x2"),
     DataType.Half: "f16",
     DataType.BFloat16: "bf16",
     DataType.Float: "float",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -56,13 +56,15 @@ def foreseen(
 ) -> str:
     """The decision for such a call in words, with the predicted times, before it runs.
 
-    a, b: the operands' shapes, as the call has them. The rates are this machine's if this process
-    knows them, else those of two H200, with which the decision may differ.
+    a, b: the operands' shapes; leading axes of a count as rows, and b is as the call has it. The
+    rates are this machine's if this process knows them, else those of two H200, with which the
+    decision may differ.
     """
     kind, sizes = _SIZES[name]
     known = known_rates(world, device)
     rates = known or H200
-    found = _chosen(kind, sizes(a, b, world), dtype, world, lower, lambda: rates)
+    product = sizes((prod(a[:-1]), a[-1]), b, world)
+    found = _chosen(kind, product, dtype, world, lower, lambda: rates)
     played = decide(kind, *found.sizes, dtype=dtype, world=world, rates=rates)
     seconds = played.pipeline_seconds
     if isfinite(seconds):  # with the number of chunks that the user asked for

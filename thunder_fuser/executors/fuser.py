@@ -67,7 +67,7 @@ from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.passes import run_passes
-from thunder_fuser.trace.proxies import makes
+from thunder_fuser.trace.proxies import makes, reads
 from thunder_fuser.versions import __version__
 
 _IN_PLACE_HELP = (
@@ -174,6 +174,7 @@ class ThunderFuser(FusionExecutor):
         plan = run_passes(REGION_PASSES, plan, skipped, text.add)
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(plan, recomputation, given)]
+        _tag_backward(fused.bound_symbols)
         note_fusions(fused.bound_symbols, claims.lines)
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
@@ -280,7 +281,20 @@ class ThunderFuser(FusionExecutor):
             symbol, region.inputs, {}, list(region.outputs), region.leaves, header=header
         )
         bind_callable(bsym)
+        if region.is_backward:
+            bsym.tags.add(BoundSymbolTag.BACKWARD)
         return bsym
+
+
+def _tag_backward(bsyms: Sequence[BoundSymbol]) -> None:
+    """Tags what reads gradients, as Thunder does: our passes make bound symbols without tags. An
+    executor that fuses after us joins what has no tag to the forward.
+    """
+    made: set[str] = set()
+    for bsym in bsyms[:-1]:
+        if BoundSymbolTag.BACKWARD in bsym.tags or any(one.name in made for one in reads(bsym)):
+            bsym.tags.add(BoundSymbolTag.BACKWARD)
+            made.update(one.name for one in makes(bsym))
 
 
 def _region_of(region: Any) -> Region:

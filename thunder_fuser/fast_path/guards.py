@@ -36,7 +36,6 @@ from thunder.core.codeutils import module_shortname
 from thunder.core.module import ThunderModule
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
-from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 from torch import nn
@@ -45,6 +44,7 @@ from thunder_fuser.fast_path.torch_state import Environment, environment_of
 from thunder_fuser.host.checks import Like, make_check
 from thunder_fuser.thunder_patches.fixes.argument_structure import Structure
 from thunder_fuser.thunder_patches.fixes.arguments import CHECK
+from thunder_fuser.thunder_patches.fixes.shared_arguments import Layouts, aliases_of, layouts_of
 from thunder_fuser.trace.proxies import reads
 
 Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue
@@ -77,7 +77,9 @@ def guarded(
     found = environment_of(writer.recorded)
     if found is None:
         return None
-    text = writer.text(f"if _aliases(args, kwargs) != {aliases!r}: return" * writes)
+    tests = f"_aliases(args, kwargs) != {aliases!r}"
+    tests += f" or _layouts(args, kwargs) != {writer.layouts!r}" * bool(writer.layouts)
+    text = writer.text(f"if {tests}: return" * writes)
     exec(compile(text, "thunder_fuser.guard", "exec"), writer.scope)
     guard = writer.scope.pop("guard")  # the scope would hold it: a cycle
     return Guarded(guard, found, writer.structure, text)
@@ -103,9 +105,10 @@ class _Writer:
     def __init__(self, prologue: TraceCtx, jitted: ref[ThunderModule] | None) -> None:
         self.recorded: dict[str, Any] = {}
         self.structure: Structure | None = None
+        self.layouts: Layouts = ()
         self.scope: dict[str, Any] = {
             "thunder": thunder, "torch": torch, "__function_obj": prologue.fn, "_jitted": jitted,
-            "_apart": _apart, "_aliases": aliases_of,
+            "_apart": _apart, "_aliases": aliases_of, "_layouts": layouts_of,
             "_len": len, "_type": type, "_int": int, "_float": float,
         }  # fmt: skip
         self._lines: list[str] = []
@@ -130,7 +133,8 @@ class _Writer:
             _, shape, device, dtype, requires_grad = bsym.args
             checked[tensor] = Like(tuple(shape), dtype, torch.device(device), requires_grad)
         elif name == CHECK:
-            self.structure = bsym.sym.python_impl.expected
+            check = bsym.sym.python_impl
+            self.structure, self.layouts = check.expected, check.layouts
         elif name == "python_return":
             self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):
@@ -276,15 +280,3 @@ def _test(check: str, name: str, *wanted: Any) -> str:
     kind = {int: "_int", float: "_float"}.get(type(value), "")
     is_plain = kind and repr(value) not in ("nan", "inf", "-inf")
     return f"{name} != {value!r} or _type({name}) is not {kind}" if is_plain else ""
-
-
-def aliases_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The tensors among the arguments that share memory, as thunder.jit writes it: "0,2-1,3"."""
-    if not kwargs and len(args) == 1 and type(args[0]) is torch.Tensor:
-        return ""
-    flat, _ = tree_flatten((args, kwargs))
-    groups: dict[int, list[str]] = {}
-    for at, one in enumerate(flat):
-        if type(one) is torch.Tensor and one.layout is torch.strided:
-            groups.setdefault(one.untyped_storage().data_ptr(), []).append(str(at))
-    return "-".join(",".join(group) for group in groups.values() if len(group) > 1)

@@ -27,11 +27,12 @@ from typing import Any
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
 
+from thunder_fuser.executors.support.dtensor_calls import CALLED
 from thunder_fuser.functions import collectives
 from thunder_fuser.functions.attention import ATTENTION
 from thunder_fuser.functions.batch_norms import BATCH_NORMS
 from thunder_fuser.functions.collectives import COLLECTIVES
-from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides
+from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides, noted
 from thunder_fuser.functions.groups import GROUPS
 from thunder_fuser.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.functions.losses import LOSSES
@@ -53,7 +54,8 @@ FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 def register(executor: Executor) -> None:
     """Registers the rewrites, which Thunder calls while it traces, and the composites."""
-    executor._lookasides.update(lookasides(_rewrites()) | collectives.lookasides())
+    on_dtensors = {key: noted(call) for called, call in CALLED.items() for key in (called, call)}
+    executor._lookasides.update(lookasides(_rewrites()) | collectives.lookasides() | on_dtensors)
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(

@@ -47,8 +47,7 @@ from thunder_fuser.functions.define import (
     refuses_tensors,
     wide,
 )
-from thunder_fuser.functions.index_masks import CAUSAL, kind_of
-from thunder_fuser.functions.producers import producer
+from thunder_fuser.functions.index_masks import CAUSAL, kind_of, producer
 from thunder_fuser.runtime.torch_calls import masked_attention, masked_gradients, rows
 from thunder_fuser.trace.op import Reject
 

@@ -236,6 +236,17 @@ def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
     return tuple(map(unwrap, by_place)), {name: unwrap(one) for name, one in by_name.items()}
 
 
+def noted(function: Function) -> Function:
+    """The function, called after Thunder has noted its line and its arguments."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _noted(args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
 def _with_one_tuple(signature: inspect.Signature, symbol: Symbol, args: Any) -> Any:
     """The arguments as torch's function takes them, where a method takes more forms.
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
+from thunder_fuser.communication.pairs import REDUCED, Pair, Product, pairs_of
 from thunder_fuser.communication.products import foreseen, with_chunks
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.ir.communication import devices, is_communication
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.communication import devices
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
 from thunder_fuser.ir.shapes import normalise_axis
@@ -30,15 +29,14 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.target import Target
 
-_DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
-
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
     """A call that replaces two segments.
 
-    reads: the operands, then a bias if there is one. post: the communication. chunks: of each
-    device's part, if the definition gives them, else 0.
+    reads: the operands, then a bias if there is one; the call takes a second one that is
+    transposed as [k, n]. post: the communication. chunks: of each device's part, if the definition
+    gives them, else 0.
     """
 
     name: str
@@ -46,12 +44,8 @@ class Overlapped:
     result: str
     product: OpRecord
     post: OpRecord
+    transposed: bool
     chunks: int = 0
-
-    @property
-    def transposed(self) -> bool:
-        """True if the second operand is a weight [n, k], which the call takes transposed."""
-        return self.product.op == "linear" and self.name != "all_gather_linear"
 
 
 def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped | None]:
@@ -59,24 +53,56 @@ def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped
 
     every: also calls that the definition does not ask for.
     """
-    fusion = segmented.fusion
     singles = {
         at: one.ops[0] for at, one in enumerate(segmented.segments)
         if len(one.ops) == 1 and not one.scheduler.makes_kernel
     }
-    maker = {expr.outputs[0]: at for at, expr in singles.items()}
+    place = {expr.outputs[0]: at for at, expr in singles.items()}
+    ops = _Segments(segmented, every, singles, place)
     found: dict[int, Overlapped | None] = {}
-    for at, expr in singles.items():
-        for name in names_of(expr):
-            before = maker.get(name)
-            if before is None or before in found or not _is_between(fusion, name):
-                continue
-            call = _joined(fusion, singles[before], expr)
-            is_wanted = call is not None and (every or call.chunks > 0)
-            if call is not None and is_wanted and _is_row_major(segmented, call.result):
-                found |= {before: None, at: call}
-                break
-    return found
+    for expr in ops.singles.values():
+        product = _product(segmented.fusion, expr)
+        pairs = () if product is None else pairs_of(product, ops.gather_of, ops.reduction_of)
+        for pair in filter(ops.takes, pairs):
+            first, second = sorted(ops.place[op.outputs[0]] for op in (expr, pair.collective))
+            found |= {first: None, second: _overlapped(pair)}
+            break
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """The segments of one op, as the finder of products and collectives asks for them.
+
+    singles: {segment's number: its op}; place: {result of such an op: the segment's number}
+    """
+
+    segmented: SegmentedFusion
+    every: bool
+    singles: dict[int, OpRecord]
+    place: dict[str, int]
+
+    def gather_of(self, product: Product, place: int) -> OpRecord | None:
+        """The gather of an operand that nothing else reads."""
+        name, fusion = names_of(product.op)[place], self.segmented.fusion
+        post = self.singles[self.place[name]] if name in self.place else None
+        is_gather = post is not None and post.op == "all_gather" and _is_first(fusion, post, name)
+        return post if is_gather and _is_between(fusion, name) else None
+
+    def reduction_of(self, product: Product) -> tuple[str, int, OpRecord] | None:
+        """The sum over devices that is the only reader of a product."""
+        (whole,), fusion = product.op.outputs, self.segmented.fusion
+        for post in fusion.uses[whole] if _is_between(fusion, whole) else ():
+            is_sum = post.op in REDUCED and post.attr("reduce") == "sum"
+            if is_sum and post.outputs[0] in self.place and _is_first(fusion, post, whole):
+                return post.op, devices(post), post
+        return None
+
+    def takes(self, pair: Pair) -> bool:
+        """True if the definition or the user asks for the call, and its result is row-major."""
+        chunks = _chunks(pair)
+        is_wanted = chunks is not None and (self.every or chunks > 0)
+        return is_wanted and _is_row_major(self.segmented, _result(pair))
 
 
 def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusion:
@@ -109,11 +135,10 @@ def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str)
     if chunks := ring_chunks(fusion, call, lower):
         return f"sends and receives, each device's part in {chunks} chunk{'s' * (chunks > 1)}"
     a, b, *_ = (fusion.tensors[name] for name in call.reads)
-    left = (prod(a.sizes[:-1]), a.sizes[-1])
     right = b.sizes[::-1] if call.transposed else b.sizes
     dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")
     return foreseen(
-        call.name, left, right, dtype, world=devices(call.post), device=device,
+        call.name, a.sizes, right, dtype, world=devices(call.post), device=device,
         lower=with_chunks(lower, call.chunks),
     )  # fmt: skip
 
@@ -142,72 +167,47 @@ def _is_row_major(segmented: SegmentedFusion, name: str) -> bool:
     return segmented.strides[name] == contiguous_strides(sizes)
 
 
-def _joined(fusion: Fusion, first: OpRecord, second: OpRecord) -> Overlapped | None:
-    """The call for a communication and a product, whichever is first; None if there is none."""
-    if is_communication(first) and _is_product(fusion, second):
-        return _gathered(fusion, first, second)
-    if _is_product(fusion, first) and is_communication(second):
-        return _reduced(fusion, first, second)
-    return None
-
-
-def _is_product(fusion: Fusion, expr: OpRecord) -> bool:
-    """True for a product of floats by a matrix. A bias must have one element for each column."""
-    views = [fusion.tensors[name] for name in (*names_of(expr), *expr.outputs)]
-    if expr.op not in PRODUCTS:
-        return False
-    fits = len(views[0].shape) >= 2 == len(views[1].shape)
-    fits = fits and all(view.sizes == views[-1].sizes[-1:] for view in views[2:-1])
-    return fits and all(0 not in view.sizes and view.dtype in _DTYPES for view in views)
-
-
-def _gathered(fusion: Fusion, post: OpRecord, product: OpRecord) -> Overlapped | None:
-    (shard,), (a, b, *bias) = names_of(post), names_of(product)
-    (whole,), (result,) = post.outputs, product.outputs
-    if post.op != "all_gather" or not _is_first(fusion, post, whole):
-        return None
-    if whole in bias:
-        return None
-    if a == whole and (chunks := _chunks(product, 0, post)) is not None:
-        reads = (shard, b, *bias)
-        return Overlapped("all_gather_matmul", reads, result, product, post, chunks)
-    is_matrix = len(fusion.tensors[result].shape) == 2
-    if b == whole and product.op == "linear" and is_matrix:
-        chunks = _chunks(product, 1, post)
-        if chunks is not None:
-            reads = (a, shard, *bias)
-            return Overlapped("all_gather_linear", reads, result, product, post, chunks)
-    return None
-
-
-def _reduced(fusion: Fusion, product: OpRecord, post: OpRecord) -> Overlapped | None:
-    (whole,), world = product.outputs, devices(post)
-    name = {"reduce_scatter": "matmul_reduce_scatter", "all_reduce": "matmul_all_reduce"}
-    is_sum = post.attr("reduce") == "sum" and post.op in name
-    if not is_sum or len(names_of(product)) > 2 or prod(fusion.tensors[whole].sizes[:-1]) % world:
-        return None
-    chunks = _chunks(product, 0, post)
-    if chunks is None or (post.op == "reduce_scatter" and not _is_first(fusion, post, whole)):
-        return None
-    reads, (result,) = names_of(product), post.outputs
-    return Overlapped(name[post.op], reads, result, product, post, chunks)
-
-
 def _is_first(fusion: Fusion, post: OpRecord, name: str) -> bool:
-    """True if the first axis is communicated. Then the leading axes count as rows of a matrix."""
-    return normalise_axis(post.attr("dim"), len(fusion.tensors[name].shape), post.op) == 0
+    """True if the first axis is communicated, or, as by an all_reduce, none."""
+    axis: Any = post.attr("dim")
+    return axis is None or normalise_axis(axis, len(fusion.tensors[name].shape), post.op) == 0
 
 
-def _chunks(product: OpRecord, axis: int, post: OpRecord) -> int | None:
+def _product(fusion: Fusion, expr: OpRecord) -> Product | None:
+    if expr.op not in PRODUCTS:
+        return None
+    tensors = [fusion.tensors[name] for name in (*names_of(expr), *expr.outputs)]
+    sizes, dtypes = (view.sizes for view in tensors), (view.dtype for view in tensors)
+    return Product(expr, expr.op == "linear", tuple(sizes), tuple(dtypes))
+
+
+def _overlapped(pair: Pair) -> Overlapped:
+    """The call that replaces a product and its communication."""
+    product, post = pair.product.op, pair.collective
+    reads = [*names_of(product)]
+    if pair.place is not None:
+        (reads[pair.place],) = names_of(post)
+    return Overlapped(
+        pair.name, tuple(reads), _result(pair), product, post, pair.transposed, _chunks(pair) or 0
+    )
+
+
+def _result(pair: Pair) -> str:
+    last = pair.collective if pair.place is None else pair.product.op
+    return str(last.outputs[0])
+
+
+def _chunks(pair: Pair) -> int | None:
     """The chunks of each device's part by the product's streams: 0 without streams, None if they
     split another axis. CommunicationError if the devices do not get equally many."""
+    product, post = pair.product.op, pair.collective
     found = streams_of(product)
-    if found is None or found[0] != axis:
+    if found is None or found[0] != (pair.place or 0):
         return None if found else 0
     pieces, world = found[1], devices(post)
     if pieces % world:
         raise CommunicationError(
-            f"{record_text(product)}: axis {axis} on stream", got=f"{pieces} pieces",
+            f"{record_text(product)}: axis {found[0]} on stream", got=f"{pieces} pieces",
             expected=f"a multiple of {world} pieces, as many for each device of {post.op}",
             do="split the axis by a multiple of the devices",
         )  # fmt: skip

@@ -288,7 +288,7 @@ class Definer:
         view = self.tensors[name]
         if view.dtype is dtype:
             return name
-        check_cast(view.dtype, dtype)
+        check_cast(view, dtype)
         if (name, dtype) not in self._casts:
             record = OpRecord("cast", (name,), (), (("dtype", dtype),))
             domain = TensorDomain.of(view.domain.no_reductions)

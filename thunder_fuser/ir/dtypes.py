@@ -32,8 +32,8 @@ class DataType(Enum):
     Double = ("f64", 8, "float", 12)
     ComplexFloat = ("c64", 8, "complex", 13)
     ComplexDouble = ("c128", 16, "complex", 14)
-    Float4_e2m1fn_x2 = ("e2m1x2", 1, "packed", 15)
-    Float4_e2m1fn = ("e2m1x2", 1, "packed", 15)  # the same: here, as in torch, two are an element
+    Float4_e2m1fn = ("e2m1", 1, "packed", 15)  # one number, in a kernel a byte of its own
+    Float4_e2m1fn_x2 = ("e2m1x2", 1, "packed", 16)  # two in a byte, as torch stores them
 
     Null: None  # no type, which is None: the op chooses
 
@@ -43,7 +43,7 @@ class DataType(Enum):
         self.is_complex = kind == "complex"
         self.is_half = self.is_float and size == 2  # stored, never computed in
         self.is_float8 = self.is_float and size == 1  # only moved and cast
-        self.is_packed = kind == "packed"  # two numbers in one element, only moved
+        self.is_packed = kind == "packed"  # 4-bit floats, in bytes that torch cannot compute with
         self.is_stored = self.is_float8 or self.is_packed  # has no arithmetic
         self.is_narrow = self.is_half or self.is_stored  # kernels convert these to Float
 
@@ -88,7 +88,7 @@ COMPUTED = tuple(d for d in DataType if not d.is_stored and not d.is_complex)
 
 def category(dtype: DataType) -> int:
     """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion.
-    4 for packed types, which are never promoted."""
+    4 for 4-bit floats, which are never promoted."""
     if dtype.is_packed:
         return 4
     return 3 if dtype.is_complex else 2 if dtype.is_float else int(dtype.is_int)
@@ -130,7 +130,7 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 def fits(value: float, dtype: DataType) -> bool:
     """Whether a type holds a real number, after rounding or cutting off the fraction.
 
-    As in torch, UInt8 also takes -255 to -1, modulo 256. Packed types hold no single number.
+    As in torch, UInt8 also takes -255 to -1, modulo 256. No literal is a 4-bit float.
 
     >>> fits(300, DataType.Int8), fits(-1, DataType.UInt8), fits(float("nan"), DataType.Int)
     (False, True, False)

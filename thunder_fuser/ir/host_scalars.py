@@ -86,7 +86,14 @@ class HostScalars:
         if record.op == "cast":  # to the type of sizes, which are below 2**31 if they are Int32
             return parts[0] if record.attr("dtype") is DataType.Int else None
         rule = _EXPRESSIONS.get(record.op)
-        return None if rule is None else rule(*parts)  # type: ignore[arg-type]
+        if rule is None or (rule is operator.floordiv and _below_one(parts[1])):
+            return None
+        return rule(*parts)  # type: ignore[arg-type]
+
+
+def _below_one(divisor: Scalar | None) -> bool:
+    """True for a number by which Scalars do not divide."""
+    return divisor is not None and divisor.is_const and divisor.value < 1
 
 
 _EXPRESSIONS: Mapping[str, Callable[[Scalar, Scalar], Scalar]] = {

@@ -33,8 +33,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Owner(Protocol):
     """The definition that a value belongs to: `language.Recorder`, as its values see it."""
 
-    has_packed: bool  # whether a value may be of a packed type
-
     @property
     def records(self) -> Definition:
         """The calls so far."""
@@ -312,8 +310,8 @@ _KINDS: dict[str, Kind] = {
         "float | Value | Constant | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
-    "apart descending donated imag inner_split is_cpu keepdim largest scale_grad_by_freq shares"
-    " short sorted output_gamma stable static_sizes swizzle_scales": Kind(
+    "apart descending donated imag inner_split is_cpu keepdim largest pairs scale_grad_by_freq"
+    " shares short sorted output_gamma stable static_sizes swizzle_scales": Kind(
         "True or False", _flag, "bool"
     ),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),

@@ -18,7 +18,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import DefinitionError, UnknownOpError, shown
-from thunder_fuser.ir import kinds
+from thunder_fuser.ir import kinds, packed
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
@@ -52,7 +52,8 @@ class Recorder:
         self._made = 0  # the number of values
         self._given = 0  # the number of arguments
         self.complex_at: set[int] = set()  # the arguments that are taken apart
-        self.has_packed = False
+        self._apart: dict[str, Tensor] = {}  # the numbers of packed tensors that an op took
+        self._has_float4 = False  # whether a value may be of 4-bit floats
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -99,6 +100,7 @@ class Recorder:
         static_sizes: bool = False,
         donated: bool = False,
         imag: bool = False,
+        pairs: bool = False,
     ) -> Tensor:
         """An input tensor.
 
@@ -107,7 +109,8 @@ class Recorder:
         An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
         `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
         which the caller no longer needs and which shares no memory with other arguments; see
-        segment/donate.py. imag: see define_scalar.
+        segment/donate.py. imag: see define_scalar. pairs: sizes of the result count pairs of 4-bit
+        floats, as definitions print; else floats, as the shape of a Float4_e2m1fn does.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -124,17 +127,24 @@ class Recorder:
         if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
         order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
+        along = order.index(0) if dtype.is_packed and rank else None
+        if dtype is packed.NUMBERS and along is not None:
+            shape, fixed = packed.in_memory(along, shape, fixed)
+        if along is not None and shape[along] == 1 and contiguity and contiguity is not True:
+            contiguity = [*contiguity[:-1], None]  # one pair is a broadcast axis
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
-            "dtype": dtype,
+            "dtype": packed.PAIRS if dtype.is_packed else dtype,
             "is_cpu": is_cpu,
             "stride_order": order,
             "donated": donated or None,
             "imag": imag or None,
+            "pairs": dtype.is_packed or None,
             "strides": None if fixed is None else tuple(fixed),
         }
-        return self._argument("define_tensor", attrs)  # type: ignore[no-any-return]
+        made: Tensor = self._argument("define_tensor", attrs)
+        return made if pairs or along is None else packed.Packed(made.name, self, along)
 
     @checked
     def define_scalar(
@@ -231,12 +241,15 @@ class Recorder:
         """Marks a result. It is returned in this stride order or shape, or written into
         `alias_input`. shares: a reshape of an argument may be a view of it. apart: the result has
         memory of its own, where its value is also written into an argument."""
+        if self._has_float4:
+            output, stride_order = packed.result_of(output, alias_input, stride_order)
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
         if stride_order:
             attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
-            attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
+            target = alias_input.pairs if isinstance(alias_input, packed.Packed) else alias_input
+            attrs["alias"] = self.operand(target, "add_output", "alias_input")
         if shape is not None:
             attrs["shape"] = tuple(shape)
         if shares:
@@ -257,7 +270,7 @@ class Recorder:
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
-        self.has_packed |= op == "pack_e2m1" or attrs.get("dtype") is DataType.Float4_e2m1fn_x2
+        self._has_float4 |= attrs.get("dtype") in packed.FLOAT4 or op == "pack_e2m1"
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)
@@ -278,6 +291,10 @@ class Recorder:
             value = self._complex(value, DataType.ComplexDouble)
         if isinstance(value, Constant):
             value = self._constant(value, call)
+        if isinstance(value, packed.Packed) and value.owner is self:
+            if value.name not in self._apart:  # its first use
+                self._apart[value.name] = packed.numbers_of(value)
+            value = self._apart[value.name]
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:
@@ -314,6 +331,11 @@ class Ops(Composites):
                  if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
+        whole = given[0] if row.name == "permute" and isinstance(given[0], packed.Packed) else None
+        if whole is not None:
+            given = [whole.pairs]
+        if row.name.startswith("scaled_"):
+            given[:2] = packed.along_sums(row.name, given[:2])
         inputs = tuple(
             self._fd.operand(value, row.name, row.operand_name(at))
             for at, value in enumerate(given)
@@ -324,7 +346,8 @@ class Ops(Composites):
             )
             for name, value in bound.items()
         }
-        return self._fd.call(row.name, inputs, attrs)
+        made = self._fd.call(row.name, inputs, attrs)
+        return made if whole is None else whole.permuted(made)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
         """An attribute with scalars of the definition replaced by their names."""

@@ -74,7 +74,7 @@ _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.REAL: "that of x, of its parts if it is complex" + _HALF,
     DtypeRule.COMPLEX: "ComplexDouble if an operand is a Double, else ComplexFloat",
     DtypeRule.PACK: "Float4_e2m1fn_x2",
-    DtypeRule.UNPACK: "Float",
+    DtypeRule.UNPACK: "Float4_e2m1fn",
     DtypeRule.SELECT: "the common type of a and b",
     DtypeRule.KEEP: "that of {source}",
     DtypeRule.ACCUMULATE: "that of arg" + _HALF + _COUNTED,

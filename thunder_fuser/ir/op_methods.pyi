@@ -1014,8 +1014,7 @@ class OpMethods:
             bools and floats.
         """
     def pack_e2m1(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """lhs and rhs as 4-bit floats in one element, lhs in the low bits; at most 6, also for
-            NaN.
+        """lhs and rhs as a pair of 4-bit floats, lhs in the low bits; at most 6, also for NaN.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: Float4_e2m1fn_x2.
@@ -1026,10 +1025,10 @@ class OpMethods:
             and floats below 16 bits.
         """
     def unpack_e2m1(self, arg: Value | Constant | float, place: Value | Constant | float) -> Tensor:
-        """The first or the second of the two 4-bit floats in each element, for a place of 0 or 1.
+        """The first or the second 4-bit float of each pair, for a place of 0 or 1.
 
         Shape: that of the operands, which are broadcast as in torch.
-        Type: Float.
+        Type: Float4_e2m1fn.
 
         arg, place: a tensor, a scalar or a real number, an integer one of 64 bits.
 
@@ -1114,7 +1113,7 @@ class OpMethods:
         arg: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
@@ -1366,7 +1365,7 @@ class OpMethods:
         fill_value: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
@@ -1386,7 +1385,7 @@ class OpMethods:
         start, step: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for the dtype Bool.
         """
@@ -1409,7 +1408,7 @@ class OpMethods:
         shape: a list of integers and scalars.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for a dtype other
             than floats of 16 bits or more.
@@ -1433,7 +1432,7 @@ class OpMethods:
         shape: a list of integers and scalars.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for a dtype other
             than floats of 16 bits or more.
@@ -1470,7 +1469,7 @@ class OpMethods:
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
@@ -1496,7 +1495,7 @@ class OpMethods:
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
@@ -1522,7 +1521,7 @@ class OpMethods:
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
@@ -1548,7 +1547,7 @@ class OpMethods:
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
@@ -1646,7 +1645,7 @@ class OpMethods:
         mat1, mat2, scale1, scale2: a tensor.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
             no Float, nor those of blocks.
@@ -1668,7 +1667,7 @@ class OpMethods:
         mat1, mat2, offsets, scale1, scale2: a tensor.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn_x2).
+            Float4_e2m1fn, Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
             no Float, nor those of blocks, and as grouped_mm.

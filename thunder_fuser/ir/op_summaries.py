@@ -86,8 +86,8 @@ bitwise_xor: Bits that exactly one of them has.
 bitwise_left_shift: lhs * 2**rhs, in the bits of its type.
 bitwise_right_shift: lhs shifted right by rhs bits; the sign stays.
 logical_right_shift: lhs shifted right by rhs bits; zeros come in from the left.
-unpack_e2m1: The first or the second of the two 4-bit floats in each element, for a place of 0 or 1.
-pack_e2m1: lhs and rhs as 4-bit floats in one element, lhs in the low bits; at most 6, also for NaN.
+unpack_e2m1: The first or the second 4-bit float of each pair, for a place of 0 or 1.
+pack_e2m1: lhs and rhs as a pair of 4-bit floats, lhs in the low bits; at most 6, also for NaN.
 where: a where the condition is true, else b.
 lerp: start + weight * (end - start).
 clamp: x, but at least min and at most max.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantization in blocks, made of rows of the op table: 8- and 4-bit floats, a scale a block.
 
-    nv_block_quantize(T0: f32[m, k])    ->  e2m1x2[m, k/2], scales e4m3[m, k/16]
+    nv_block_quantize(T0: f32[m, k])    ->  e2m1[m, k], scales e4m3[m, k/16]
     ..., dtype=DataType.Float8_e4m3fn)  ->  e4m3[m, k], scales e8m0[m, k/32]
 
 A number is its element times the scale of its block, divided by the global scale if there is one.
@@ -19,10 +19,11 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.kinds import F, Owner, Value, checked
 from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, halves
 from thunder_fuser.ir.values import Tensor
 
 # {type: numbers in a block}, as torch._scaled_mm has them
-BLOCKS = {DataType.Float4_e2m1fn_x2: 16, DataType.Float8_e4m3fn: 32}
+BLOCKS = {PAIRS: 16, DataType.Float8_e4m3fn: 32}
 TILE = (128, 4)  # rows and columns of scales
 LARGEST_E2M1 = 6 * 448.0  # the largest number times the largest scale
 
@@ -39,26 +40,12 @@ class Quantized(OpMethods):
 
     @as_row("cast")
     def cast(self, *args: Any, **kwargs: Any) -> Any:
-        """As the row of the table; in Float4_e2m1fn_x2, pairs of the last axis are one element."""
+        """As the row of the table; Float4_e2m1fn_x2 is another name of its numbers' type."""
         bound = OPS["cast"].bind(args, kwargs)
-        arg, dtype = bound["arg"], bound["dtype"]
-        is_packed = self._fd.has_packed and isinstance(arg, Tensor) and arg.dtype().is_packed
-        if is_packed and arg.ndim and isinstance(dtype, DataType):
-            return self._unpacked(arg, dtype)
-        if dtype is DataType.Float4_e2m1fn_x2 and isinstance(arg, Tensor):
-            return self.pack_e2m1(*self._halves(arg))
-        return super().cast(**bound)
-
-    def _unpacked(self, packed: Tensor, dtype: DataType) -> Tensor:
-        """e2m1x2[m, k/2]  ->  [m, k]: each element, then its place in the pair."""
-        if dtype.is_packed:
-            return self.set(packed)
-        places = self.iota(2, 0, 1, DataType.Int32)
-        pairs = self.broadcast(packed, [False] * packed.ndim + [True])
-        numbers = self.unpack_e2m1(pairs, self.broadcast(places, [True] * packed.ndim + [False]))
-        *others, last = packed.shape()
-        wide = self.reshape(numbers, [*others, self.mul(last, 2)])
-        return wide if dtype is DataType.Float else self.cast(wide, dtype)
+        if bound["dtype"] is PAIRS:
+            bound["dtype"] = NUMBERS
+        is_same = bound["dtype"] is NUMBERS and isinstance(bound["arg"], Packed)
+        return bound["arg"] if is_same else super().cast(**bound)
 
     @checked
     def nv_block_quantize(
@@ -71,13 +58,14 @@ class Quantized(OpMethods):
     ) -> tuple[Tensor, Tensor]:
         """(numbers of the dtype, scales): each block of the last axis is divided by its scale.
 
-        Float4_e2m1fn_x2: two numbers an element, blocks of 16, scales Float8_e4m3fn, which the
-        global scale multiplies. Float8_e4m3fn: blocks of 32, scales Float8_e8m0fnu, powers of two
+        Float4_e2m1fn_x2: blocks of 16, scales Float8_e4m3fn, which the global scale multiplies.
+        Float8_e4m3fn: blocks of 32, scales Float8_e8m0fnu, powers of two
         with no global scale. swizzle_scales: scales [m, n] as torch._scaled_mm takes them, in
         tiles, with zeros up to whole ones.
         """
+        dtype = PAIRS if dtype.is_packed else dtype
         self._check_quantized(input, block_size, dtype)
-        if dtype is DataType.Float4_e2m1fn_x2:
+        if dtype is PAIRS:
             numbers, scales = self._to_float4(input, global_scale)
         elif global_scale is None:
             numbers, scales = self._to_float8(input)
@@ -231,7 +219,7 @@ class Quantized(OpMethods):
             raise DefinitionError(f"{call}: input", expected=expected, got=str(view))
 
     def _to_float4(self, x: Tensor, global_scale: Any) -> tuple[Tensor, Tensor]:
-        low, high = (self._blocks(one, 8) for one in self._halves(x))
+        low, high = (self._blocks(one, 8) for one in halves(x, x.ndim - 1))
         most = self.max(self.maximum(self.abs(low), self.abs(high)), [-1])
         if global_scale is not None:
             most = self.mul(most, global_scale)
@@ -242,7 +230,8 @@ class Quantized(OpMethods):
         by = self._along_blocks(self.where(self.gt(scale, 0.0), by, 0.0))
         packed = self.pack_e2m1(self.mul(low, by), self.mul(high, by))
         *others, last = x.shape()
-        return self.reshape(packed, [*others, self.div(last, 2)]), scales
+        pairs = self.reshape(packed, [*others, self.div(last, 2)])
+        return Packed(pairs.name, self._fd, x.ndim - 1), scales
 
     def _to_float8(self, x: Tensor) -> tuple[Tensor, Tensor]:
         blocks = self._blocks(x, BLOCKS[DataType.Float8_e4m3fn])
@@ -254,12 +243,6 @@ class Quantized(OpMethods):
         return self.reshape(numbers, x.shape()), self.cast(scale, DataType.Float8_e8m0fnu)
 
     # ---- shapes
-
-    def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Elements 0, 2, ... and 1, 3, ... of the last axis."""
-        sizes, zeros, steps = x.shape(), [0] * (x.ndim - 1), [1] * (x.ndim - 1)
-        low, high = (self.slice(x, [*zeros, at], sizes, [*steps, 2]) for at in (0, 1))
-        return low, high
 
     def _blocks(self, x: Tensor, block: int) -> Tensor:
         """[m, k]  ->  [m, k / block, block]"""

@@ -92,7 +92,7 @@ def _pointwise_types(
         common = common_type(operands[1:])
         return [DataType.Bool, common, common], common
     if rule is DtypeRule.UNPACK:
-        return [DataType.Float4_e2m1fn_x2, DataType.Int32], DataType.Float
+        return [DataType.Float4_e2m1fn_x2, DataType.Int32], DataType.Float4_e2m1fn
     common = common_type(operands).compute
     if rule is DtypeRule.PACK:
         kept = common if common.is_complex else DataType.Float
@@ -119,11 +119,13 @@ def common_type(operands: Sequence[Typed]) -> DataType:
     return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
-def check_cast(source: DataType, to: DataType) -> None:
-    """DtypeError for packed floats, which can only be made and moved."""
-    if source.is_packed or to.is_packed:
+def check_cast(source: Typed, to: DataType) -> None:
+    """DtypeError for pairs of 4-bit floats, and for what has no axis of pairs or is complex."""
+    alone = to.is_packed and (source.is_scalar or source.dtype.is_complex)
+    if alone or DataType.Float4_e2m1fn_x2 in (source.dtype, to):
         expected = "a type of which each element is one number"
-        got, do = f"{source.name} to {to.name}", "cast tensors with axes by ops.cast"
+        got = f"{source.dtype.name} to {to.name}"
+        do = "take pairs apart by ops.unpack_e2m1; cast no scalars and complex numbers to 4 bits"
         raise DtypeError("ops.cast", expected=expected, got=got, do=do)
 
 
@@ -141,12 +143,12 @@ def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeErro
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DtypeError for arithmetic on floats below 16 bits, which torch does not have either."""
     if record.op == "cast":
-        check_cast(views[0].dtype, record.attr("dtype"))  # type: ignore[arg-type]
+        check_cast(views[0], record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         return
     if record.row.rule is DtypeRule.UNPACK:
         packed, place = (view.dtype for view in views)
-        if not packed.is_packed or not place.is_int:
+        if packed is not DataType.Float4_e2m1fn_x2 or not place.is_int:
             expected = "Float4_e2m1fn_x2, and integers"
             raise _error(record, expected, f"{packed.name}, {place.name}")
         return

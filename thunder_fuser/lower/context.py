@@ -9,11 +9,12 @@ from math import prod
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
-from thunder_fuser.ir.dtypes import DataType, of_number, promote
+from thunder_fuser.ir.dtypes import DataType, of_number
 from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.op_table import SCANS
 from thunder_fuser.ir.record import Literal, Operand, OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
+from thunder_fuser.ir.type_rules import ValueType, types_of
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of
@@ -186,14 +187,16 @@ class Context:
         return wide.get(dtype, dtype)
 
     def operand_types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
-        """The type of each operand. A literal takes the type of the named operands."""
-        own = [self.dtype_of(operand) for operand in expr.inputs]
-        is_named = [isinstance(operand, str) for operand in expr.inputs]
-        named = [dtype for dtype, yes in zip(own, is_named, strict=True) if yes]
-        common = named[-1] if named else promote(*own)
+        """The type of each operand. A literal takes the type of the named operands; literals alone
+        take the type that the op computes in: truediv(1, 3) divides floats."""
         if expr.row.rule is DtypeRule.SELECT:
             return DataType.Bool, dtype, dtype
-        return tuple(t if yes else common for t, yes in zip(own, is_named, strict=True))
+        types = [self.dtype_of(operand) for operand in expr.inputs]
+        named = [isinstance(operand, str) for operand in expr.inputs]
+        if not any(named):
+            return tuple(types_of(expr, [ValueType(t, is_scalar=True) for t in types])[:-1])
+        common = [t for t, is_named in zip(types, named, strict=True) if is_named][-1]
+        return tuple(t if is_named else common for t, is_named in zip(types, named, strict=True))
 
     def dtype_of(self, operand: Operand) -> DataType:
         """The type of a value, or of a number."""

@@ -348,30 +348,30 @@ class Values:
         """(x divided by a count that is a kernel's argument, the name of the divisor's variable).
 
         A mean of 1024 rows:  T9 = T8 / 1024.0  ->  T9_by = (float) size0;  T9 = T8 / T9_by
-        on a GPU                                ->  T9_by = divisor(size0); T9 = quotient(T8, T9_by)
+        on a GPU                       ->  T9_by = by_count(size0);  T9 = over_count(T8, T9_by)
 
-        A GPU multiplies in Float (`quotient`): a division contains a call, because of which the
-        rows of a norm's backward would not stay in registers. Otherwise, if the count is a power of
-        two and each element is divided, elements are multiplied by its reciprocal.
+        A GPU multiplies in Float (`quotient` if it may be short): a division has a call, because of
+        which the rows of a norm's backward would not stay in registers. Otherwise, if the count is
+        a power of two and each element is divided, elements are multiplied by its reciprocal.
         """
         literal, dtype = expr.inputs[-1], self.ctx.dtype_of(point.name)
         assert isinstance(literal, Literal) and not isinstance(literal.value, complex)
         count = int(literal.value)
         inverts = count.bit_count() == 1 and self.ctx.is_full(point)
         name = self.name(f"{self.ctx.local(point.name)}_by", (literal, inverts))
-        size, plain = nodes.IndexValue(const(sized(name, count)), dtype), f"{name}_n"
+        plain = f"{name}_n"
+        size: nodes.Value = nodes.IndexValue(const(sized(name, count)), dtype)
         if not self.ctx.is_cpu and dtype is DataType.Float:
+            by, over = ("divisor", "quotient") if expr.attr("short") else ("by_count", "over_count")
             scope.define(nodes.Let(plain, dtype, size), NONE)
-            scope.define(nodes.Let(name, dtype, nodes.Call("divisor", (plain,)), 2), NONE)
-            return nodes.Call("quotient", (x, name)), name
+            scope.define(nodes.Let(name, dtype, nodes.Call(by, (plain,)), 2), NONE)
+            return nodes.Call(over, (x, name)), name
         types = (dtype, dtype)
         if inverts:
             scope.define(nodes.Let(plain, dtype, size), NONE)
-            inverse = nodes.Math("truediv", (Literal.of(1.0), plain), types, dtype)
-            scope.define(nodes.Let(name, dtype, inverse), NONE)
-            return nodes.Math("mul", (x, name), types, dtype), name
+            size = nodes.Math("truediv", (Literal.of(1.0), plain), types, dtype)
         scope.define(nodes.Let(name, dtype, size), NONE)
-        return nodes.Math("truediv", (x, name), types, dtype), name
+        return nodes.Math("mul" if inverts else "truediv", (x, name), types, dtype), name
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.dtype_of(point.name)

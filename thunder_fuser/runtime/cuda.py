@@ -47,7 +47,11 @@ WRONG_CONTEXT = frozenset({
 
 def compile_cubin(text: str, name: str, arch: str) -> Binary:
     """The cubin of CUDA source for `arch`, such as "sm_90a". Equal sources are compiled once."""
-    recipe = cubin_recipe(text, name, arch)
+    return cubin(cubin_recipe(text, name, arch))
+
+
+def cubin(recipe: Recipe) -> Binary:
+    """The cubin of a recipe, found or compiled."""
     return binary(recipe, lambda: _compile(recipe))
 
 
@@ -84,7 +88,7 @@ def _compile(recipe: Recipe) -> bytes:
     file = f"{name}.cu"
     (program,) = _nvrtc(nvrtc.nvrtcCreateProgram, text.encode(), file.encode(), 0, [], [])
     try:
-        options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
+        options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in recipe.flags)]
         with _NVRTC.passed():
             (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if status:

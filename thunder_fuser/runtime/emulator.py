@@ -38,7 +38,7 @@ MAX_THREADS = 1024
 MAX_CLUSTER = 16
 MAX_SHARED_BYTES = 227 * 1024  # the limit of a block on sm_90
 # Prelude fragments with hardware instructions. The emulator uses the CPU dialect's versions.
-HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "approximate")
+HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "approximate", "fma")
 # fmt: off
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (

@@ -175,14 +175,15 @@ class Evaluator:
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
         packed = [one.dtype is torch.float4_e2m1fn_x2 for one in operands]
-        moves = record.row.kind is not OpKind.EXTERNAL and any(packed)
-        if moves and self.tensors[record.outputs[0]].dtype.is_packed:  # torch cannot move them
+        into = self.tensors[record.outputs[0]].dtype
+        if record.op == "cast" and (any(packed) or into.is_packed):
+            return scaled.cast_e2m1(operands[0], self._dtype(into))
+        if any(packed) and into.is_packed and record.row.kind is not OpKind.EXTERNAL:
             pairs = zip(operands, packed, strict=True)
             as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
-        own = to_torch_dtype(self.tensors[record.outputs[0]].dtype)
-        scope = {**names, **attrs, **letters, "operands": operands, "own": own}
+        scope = {**names, **attrs, **letters, "operands": operands, "own": to_torch_dtype(into)}
         return eval(_code(record.op), _SCOPE, scope)
 
     def _chunked(
@@ -350,7 +351,7 @@ _SCOPE: dict[str, object] = {
     "attention_backward": torch_calls.attention_backward,
     "grouped_mm": torch_calls.grouped_mm,
     "pack_e2m1": scaled.pack_e2m1,
-    "unpack_e2m1": scaled.unpacked_at,
+    "unpack_e2m1": lambda pairs, place: torch.where(place == 0, pairs & 15, pairs >> 4),
     "scaled_product": scaled.scaled_product,
     "scaled_grouped_product": scaled.scaled_grouped_product,
     "logical_right_shift": _logical_right_shift,

@@ -148,7 +148,6 @@ _MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 def pack_e2m1(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Two numbers as two 4-bit floats, rounded to nearest even, in one element."""
-    low, high = torch.broadcast_tensors(low, high)
     return (_e2m1(low) | _e2m1(high) << 4).view(torch.float4_e2m1fn_x2)
 
 
@@ -159,10 +158,10 @@ def _e2m1(x: torch.Tensor) -> torch.Tensor:
     return torch.stack(above).sum(0, dtype=torch.uint8) | x.signbit().to(torch.uint8) << 3
 
 
-def unpacked_at(packed: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """The number at a place, 0 or 1, of each element, as float32."""
-    numbers = unpack_e2m1(packed.unsqueeze(-1))
-    return torch.where(place == 0, numbers[..., 0], numbers[..., 1])
+def cast_e2m1(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A cast from or to 4-bit floats, of which each has a byte, in its low half."""
+    wide = unpack_e2m1(x.unsqueeze(-1))[..., 0] if x.dtype is _PACKED else _wide(x)
+    return _e2m1(wide).view(dtype) if dtype is _PACKED else wide.to(dtype)
 
 
 def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,8 @@
     update_fusion_call_ctx(trace)    builds each fusion again, from its ops alone
 
 What a region saves or recomputes was decided by our policy already. And its ops do not say all of
-it: what it writes in place, which of its inputs are overwritten later, its options.
+it: what it writes in place, which of its inputs are overwritten later, its options. In a trace that
+writes in place Thunder moves none: behind a write, an op reads what was written.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from thunder.torch.default_torch_ops import torch_auto_registered_ops
 
 from thunder_fuser.source.lines import place_of, say_traced
 from thunder_fuser.thunder_patches.patch import Hooks
+from thunder_fuser.trace.proxies import COPIES, parts
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -88,6 +90,8 @@ def keep_regions(hooks: Hooks) -> None:
         return rebuilt(bsym) if hooks.may_be_edited(bsym) else bsym
 
     def pairs(trace: Any, *, proxy_to_consumers: Any = None) -> Any:
+        if any(part.sym.id in COPIES for bsym in trace.bound_symbols for part in parts(bsym)):
+            return ()
         return rematerialization.find_filtered_producer_consumer_pairs(
             trace, hooks.may_be_edited, proxy_to_consumers=proxy_to_consumers
         )

@@ -6,7 +6,15 @@ Imported for a version of Thunder that is known: the rows import names that othe
 
 from __future__ import annotations
 
-from thunder_fuser.thunder_patches import bound_symbols, garbage, hooks, interpreter, limits, passes
+from thunder_fuser.thunder_patches import (
+    bound_symbols,
+    garbage,
+    gradient_rules,
+    hooks,
+    interpreter,
+    limits,
+    passes,
+)
 from thunder_fuser.thunder_patches.fixes import (
     arguments,
     attributes,
@@ -14,6 +22,7 @@ from thunder_fuser.thunder_patches.fixes import (
     complex_gradients,
     modules,
     promotion,
+    shared_arguments,
     thread_state,
 )
 from thunder_fuser.thunder_patches.interpreter_helpers import READ
@@ -146,6 +155,14 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "a call with other None, types, lengths or keys takes a program of another call", "fix",
         arguments.compare_arguments, ("thunder:thunder_general_jit",),
+    ),
+    Patch(
+        "arguments of one storage are taken for one tensor", "fix",
+        shared_arguments.tell_arguments_apart, ("thunder:insert_alias_updates",),
+    ),
+    Patch(
+        "the sum of two gradients refuses DTensors", "fix",
+        gradient_rules.sum_dtensors, ("thunder.torch:add.meta",),
     ),
     Patch(
         "jitted modules inside others lose their names, and cannot be copied", "fix",

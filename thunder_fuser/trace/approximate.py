@@ -16,7 +16,7 @@ is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a te
 error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh * tanh may read
 it, as in gelu and its gradient, since its error is as large as that of a number near 1. So does an
 erf: only 1 + erf or 0.5 + 0.5 * erf. A division may be a multiplication by the reciprocal if the
-divisor is a number, or if it is 1 / (1 + exp(x)), the sigmoid, where the divisor is never small.
+divisor is a number (but a mean is exact: what is near it is subtracted), or if it is the sigmoid.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _multiplies(users: _Users, division: BoundSymbol) -> bool:
     dividend, divisor = division.args
     if isinstance(divisor, Proxy):
         return not isinstance(dividend, Proxy) and dividend == 1 and users.is_one_plus_exp(divisor)
-    return bool(divisor)
+    return bool(divisor) and users._made_by(dividend, PrimIDs.SUM) is None
 
 
 _RULES: dict[Any, Callable[[_Users, BoundSymbol], bool]] = {

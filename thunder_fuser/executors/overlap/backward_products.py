@@ -166,7 +166,7 @@ class GatheredCallable:
             wanted.append((kind, shape[::-1] if transposed else shape))
         rows = (prod(shard._shape[:-1]), shard._shape[-1])
         return foreseen(
-            "all_gather_matmul", rows, products_sizes(rows, wanted),
+            "all_gather_matmul", shard._shape, products_sizes(rows, wanted),
             str(to_torch_dtype(shard.dtype)).removeprefix("torch."),
             world=self.group.size(), device=shard.device.type, lower=self.lower,
         )  # fmt: skip

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from thunder.core.dtypes import to_torch_dtype
@@ -28,13 +27,13 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
+from thunder_fuser.communication.pairs import Pair, Product, pairs_of
 from thunder_fuser.communication.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.overlap.backward_products import Consumer, GatheredCallable, consumed
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.executors.support.dtypes import data_type
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import is_product, makes, overwritten, parts, reads
@@ -44,7 +43,6 @@ _GATHER, _SCATTER, _REDUCE, _WAIT = (
     (prim, f"torch_{prim.name.lower()}_prim_impl")
     for prim in (PrimIDs.ALL_GATHER, PrimIDs.REDUCE_SCATTER, PrimIDs.ALL_REDUCE, PrimIDs.WAIT)
 )
-_DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,16 @@ class _Joined:
     at: int
     gone: tuple[int, ...]
     bsym: BoundSymbol
+
+
+class _Replaced(NamedTuple):
+    """A collective and its wait. at: where the call stands that replaces them; gone: the places of
+    the items that go."""
+
+    at: int
+    gone: tuple[int, ...]
+    symbols: tuple[BoundSymbol, BoundSymbol]
+    group: Any
 
 
 def overlap_products(plan: Plan) -> Plan:
@@ -106,64 +114,56 @@ class Finder:
 
     def calls(self) -> Iterator[_Joined]:
         calls = [(at, one) for at, one in enumerate(self.items) if isinstance(one, BoundSymbol)]
-        products = ((at, one) for at, one in calls if self._is_taken(one))
+        pairs = ((at, one, self._pair(one)) for at, one in calls)
         waits = ((at, one) for at, one in calls if one.sym.id in _WAIT)
-        yield from filter(None, (self._gathered(*one) or self._reduced(*one) for one in products))
+        yield from (self._joined(at, one, pair) for at, one, pair in pairs if pair is not None)
         yield from filter(None, (self._gathered_again(*one) for one in waits))
 
-    def _is_taken(self, item: BoundSymbol) -> bool:
-        """True for a product of two plain float tensors without a bias; the second is 2-dim."""
+    def _pair(self, item: BoundSymbol) -> Pair | None:
+        product = self._product(item)
+        pairs = () if product is None else pairs_of(product, self.gather_of, self.reduction_of)
+        return next(iter(pairs), None)
+
+    def _product(self, item: BoundSymbol) -> Product | None:
+        """A product of two plain tensors, without a bias."""
         if not is_product(item) or item.sym.name not in ("linear", "matmul"):
-            return False
+            return None
         tensors = [one for one in (*item.args, item.output) if isinstance(one, TensorProxy)]
-        if len(tensors) != 3 or not all(self._is_plain(one) for one in tensors):
-            return False
-        a, b, _ = tensors
-        return a.ndim >= 2 and b.ndim == 2 and a.dtype == b.dtype
+        if len(tensors) != 3 or not all(map(self._is_plain, tensors)):
+            return None
+        sizes, dtypes = (tuple(t._shape) for t in tensors), (data_type(t.dtype) for t in tensors)
+        return Product(item, item.sym.name == "linear", tuple(sizes), tuple(dtypes))
+
+    def _is_taken(self, item: BoundSymbol) -> bool:
+        product = self._product(item)
+        return product is not None and product.is_supported
 
     def _is_plain(self, one: TensorProxy) -> bool:
         known = all(type(size) is int and size for size in one._shape)
         on = one.device.devicetype.name == "CUDA" or self.lower.overlap == "always"
-        return type(one) is TensorProxy and known and on and data_type(one.dtype) in _DTYPES
+        return type(one) is TensorProxy and known and on
 
     # ---- a gather before a product
 
-    def _gathered(self, at: int, item: BoundSymbol) -> _Joined | None:
-        a, b = item.args[:2]
-        transposed = item.sym.name == "linear"
-        if (source := self._gather_of(a, at)) is not None:
-            gather, gone = source
-            shard, group = gather[0].args[:2]
-            return self._call(
-                "all_gather_matmul", at, gone, item, (shard, b), group, transposed, [*gather, item]
-            )
-        is_asked = self.lower.overlap == "always" and transposed and a.ndim == 2
-        if is_asked and (source := self._gather_of(b, at)) is not None and source[1]:
-            gather, gone = source
-            shard, group = gather[0].args[:2]
-            return self._call(
-                "all_gather_linear", at, gone, item, (a, shard), group, False, [*gather, item]
-            )
-        return None
-
-    def _gather_of(
-        self, whole: TensorProxy, product: int
-    ) -> tuple[tuple[BoundSymbol, BoundSymbol], tuple[int, ...]] | None:
-        """(the gather and the wait of a gathered operand, the items that go). None if the operand
-        is not gathered, or if other ops of the same direction read it."""
-        wait = self._item(whole.name, _WAIT)
+    def gather_of(self, product: Product, place: int) -> _Replaced | None:
+        """The gather of an operand. None if other ops of the same direction read the gathered
+        tensor, and for a weight unless it is asked for: Thunder's passes hide its gather."""
+        at = self.maker[product.op.output.name]
+        whole = product.op.args[place]
+        is_asked = place == 0 or self.lower.overlap == "always"
+        wait = self._item(whole.name, _WAIT) if is_asked else None
         gather = self._item(wait.args[0].name, _GATHER) if wait is not None else None
         if wait is None or gather is None or gather.args[3] not in (None, 0):
             return None
-        shard = gather.args[0]
-        others = [at for at in self.readers[whole.name] if at != product]
+        shard, group = gather.args[:2]
+        others = [reader for reader in self.readers[whole.name] if reader != at]
         places = (self.maker[gather.output.name], self.maker[whole.name])
-        is_back = _is_backward(self.items[product])
-        if others and (is_back or not all(_is_backward(self.items[at]) for at in others)):
+        is_alone = place == 1 or _is_backward(self.items[at])
+        if others and (is_alone or not all(_is_backward(self.items[at]) for at in others)):
             return None
-        if type(shard) is not TensorProxy or self._is_written(shard, places[0], product):
+        if type(shard) is not TensorProxy or self._is_written(shard, places[0], at):
             return None
-        return (gather, wait), () if others else places
+        return _Replaced(at, () if others else places, (gather, wait), group)
 
     def _gathered_again(self, at: int, wait: BoundSymbol) -> _Joined | None:
         """One call for all products of the backward with a gathered tensor. None if another op
@@ -196,8 +196,8 @@ class Finder:
     def _is_joined(self, at: int) -> bool:
         """True if the product will be one call with its gather."""
         item = self.items[at]
-        is_taken = isinstance(item, BoundSymbol) and self._is_taken(item)
-        return is_taken and self._gathered(at, item) is not None  # type: ignore[arg-type]
+        pair = self._pair(item) if isinstance(item, BoundSymbol) else None
+        return pair is not None and pair.place is not None
 
     def _products(
         self, gone: tuple[int, ...], consumers: Sequence[Consumer],
@@ -215,33 +215,25 @@ class Finder:
 
     # ---- a reduction behind a product
 
-    def _reduced(self, at: int, item: BoundSymbol) -> _Joined | None:
-        product = item.output
-        *copies, post_at = self._only_readers(product)
+    def reduction_of(self, product: Product) -> tuple[str, int, _Replaced] | None:
+        """The reduction behind a product. None if it is awaited elsewhere, or hidden."""
+        at = self.maker[product.op.output.name]
+        *copies, post_at = self._only_readers(product.op.output)
         post = self.items[post_at]
         if not isinstance(post, BoundSymbol) or post.sym.id not in (*_SCATTER, *_REDUCE):
             return None
         op, group, is_async, dim = [*post.args, None][1:5]
         is_scatter = post.sym.id in _SCATTER
-        given = post.args[0]._shape
-        rows = given[0] if is_scatter else prod(given[:-1])
-        is_first = not is_scatter or dim in (None, 0)
-        if op is not DistributedReduceOps.SUM or not is_first or rows % group.size():
+        if op is not DistributedReduceOps.SUM or (is_scatter and dim not in (None, 0)):
             return None
         waits = self.readers.get(post.output.name, [])
         if not is_async or len(waits) != 1 or self._is_hidden(post_at, waits[0]):
             return None
-        wait_at = waits[0]
-        if any(self._is_written(one, at, post_at) for one in item.args[:2]):
+        if any(self._is_written(one, at, post_at) for one in product.op.args[:2]):
             return None
-        name = "matmul_reduce_scatter" if is_scatter else "matmul_all_reduce"
-        wait = self.items[wait_at]
-        assert isinstance(wait, BoundSymbol)  # nothing else reads a future
-        transposed = item.sym.name == "linear"
-        return self._call(
-            name, post_at, (at, *copies, post_at, wait_at), wait, item.args[:2], group, transposed,
-            [item, post, wait],
-        )
+        gone, symbols = (at, *copies, post_at, *waits), (post, self.items[waits[0]])
+        kind = "reduce_scatter" if is_scatter else "all_reduce"
+        return kind, group.size(), _Replaced(post_at, gone, symbols, group)
 
     def _only_readers(self, product: TensorProxy) -> list[int]:
         """The only reader of a value, preceded by the items that pass on its rows unchanged."""
@@ -279,19 +271,23 @@ class Finder:
         between = (item for item in self.items[start:end] if isinstance(item, BoundSymbol))
         return any(one.name == other.name for item in between for other in overwritten(item))
 
-    def _call(  # noqa: PLR0917
-        self, name: str, at: int, gone: tuple[int, ...], result: BoundSymbol,
-        operands: Sequence[TensorProxy], group: Any, transposed: bool,
-        parts: Sequence[BoundSymbol],
-    ) -> _Joined:  # fmt: skip
-        """The call. parts: the symbols that it replaces; the collectives among them keep it out of
-        CUDA graphs."""
-        own = f"{name}{next(self.numbers)}"  # a trace has one function of each name
-        call = ProductCallable(name, own, group, self.lower, transposed, result.output)
+    def _joined(self, at: int, item: BoundSymbol, pair: Pair) -> _Joined:
+        """The call. Its parts are the symbols that it replaces; the collectives among them keep it
+        out of CUDA graphs."""
+        replaced: _Replaced = pair.collective
+        first, second = replaced.symbols
+        operands, parts, result = [*item.args[:2]], (item, first, second), second
+        if pair.place is not None:
+            operands[pair.place] = first.args[0]
+            parts, result = (first, second, item), item
+        own = f"{pair.name}{next(self.numbers)}"  # a trace has one function of each name
+        call = ProductCallable(
+            pair.name, own, replaced.group, self.lower, pair.transposed, result.output
+        )
         symbol = Symbol(own, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        bsym = symbol.bind(*operands, output=result.output, subsymbols=tuple(parts))
+        bsym = symbol.bind(*operands, output=result.output, subsymbols=parts)
         bsym.tags.update(result.tags)
-        return _Joined(at, gone, bsym)
+        return _Joined(replaced.at, replaced.gone, bsym)
 
 
 def _is_backward(item: Item) -> bool:
@@ -341,10 +337,9 @@ class ProductCallable:
 
     def decision(self, a: TensorProxy, b: TensorProxy) -> str:
         """The cost model's decision for operands of these shapes, with its numbers."""
-        rows = (prod(a._shape[:-1]), a._shape[-1])
         right = b._shape[::-1] if self.transposed else b._shape
         return foreseen(
-            self.name, rows, right, str(to_torch_dtype(a.dtype)).removeprefix("torch."),
+            self.name, a._shape, right, str(to_torch_dtype(a.dtype)).removeprefix("torch."),
             world=self.group.size(), device=a.device.type, lower=self.lower,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from thunder_fuser.executors.run.region_callable import callable_of
 
 def may_be_edited(bsym: BoundSymbol) -> bool:
     """True for a fusion of another executor, or of one that lets Thunder edit its regions. A region
-    that writes in place is never edited: its ops moved behind it would read what it wrote."""
+    that writes in place is never built again from its ops alone."""
     if not bsym.sym.is_fusion:
         return False
     ours = callable_of(bsym)

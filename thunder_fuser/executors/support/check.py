@@ -18,8 +18,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
-from thunder_fuser.executors.support.dtensor import refuse_placements
-from thunder_fuser.executors.support.dtensor_prims import DTENSOR
+from thunder_fuser.executors.support.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.support.dtypes import data_type
 from thunder_fuser.executors.support.index_rows import INDEXING
 from thunder_fuser.executors.support.random import STATELESS
@@ -74,6 +73,8 @@ def support(bsym: BoundSymbol) -> Reject | None:
 def _refuse_alone(bsym: BoundSymbol) -> Reject:
     """Why torch runs a bound symbol without a row and without parts."""
     is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # a product, attention
+    if any(isinstance(proxy, DTensorProxy) for proxy in reads(bsym)):
+        return Reject("torch runs it on DTensors, for which Thunder has no primitive to fuse")
     known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
     return known or Reject(f"no rule for {bsym.sym.name}")
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions on DTensors: each device computes on its local tensors, and no element moves.
 
-    t1 = dtensor_gelu(x: Shard(1));  t2 = dtensor_mul(t1, y: Shard(1))    one region, Shard(1)
-    t3 = dtensor_sum(x: Shard(0), [0], False)                             torch runs it: Partial
+    t1 = dtensor_exp(x: Shard(1));  t2 = dtensor_mul(t1, y: Shard(1))    one region, Shard(1)
+    t3 = dtensor_sum(x: Shard(0), 0)                                     torch runs it
 
-An op is taken if our rules (analysis/propagate.py) give its results the placements that DTensor's
-own rules give. Thunder has noted those on its proxies.
+Thunder has few primitives on DTensors; torch runs what it lacks (dtensor_calls.py). One is taken
+if our rules (analysis/propagate.py) give its results the placements that DTensor's own rules give,
+which Thunder has noted on its proxies.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
 from torch.distributed.tensor import DTensor
 
 from thunder_fuser.analysis.propagate import propagate
@@ -28,8 +30,8 @@ from thunder_fuser.cache.sharded import (
     sharding_of,
 )
 from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors.support.dtypes import known_type
-from thunder_fuser.executors.support.rows import Row
+from thunder_fuser.executors.support.dtypes import MATH, NUMBERS, STORED, known_type
+from thunder_fuser.executors.support.rows import Row, op
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.mesh import Mesh
@@ -38,6 +40,21 @@ from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
 Runner = Callable[..., Sequence[Any]]
+
+DTENSOR = (
+    Row(
+        DTensorPrimIDs.CONVERT_ELEMENT_TYPE,
+        lambda fd, a, dtype: fd.ops.cast(a, known_type(dtype)), STORED,
+    ),
+    Row(DTensorPrimIDs.RESHAPE, op("reshape"), STORED),
+    Row(DTensorPrimIDs.TRANSPOSE, op("permute"), STORED),
+    Row(DTensorPrimIDs.BROADCAST_IN_DIM, op("broadcast_in_dim"), STORED),
+    Row(DTensorPrimIDs.EXP, op("exp"), MATH),
+    Row(DTensorPrimIDs.NEG, op("neg"), NUMBERS),
+    Row(DTensorPrimIDs.RECIPROCAL, op("reciprocal"), MATH),
+    Row(DTensorPrimIDs.ADD, op("add"), NUMBERS),
+    Row(DTensorPrimIDs.MUL, op("mul"), NUMBERS),
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- the questions

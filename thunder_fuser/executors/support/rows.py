@@ -3,7 +3,7 @@
 
 A row's `record` writes the primitive in the fuser's own language. The translator casts the result
 to the type of the trace, so rows need not promote types. Primitives that read or write at indices
-are in index_rows.py, those on DTensors in dtensor_prims.py.
+are in index_rows.py, those on DTensors in dtensor.py.
 """
 
 from __future__ import annotations

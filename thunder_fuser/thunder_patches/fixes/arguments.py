@@ -30,13 +30,23 @@ from thunder.core.trace import TraceCtx, TraceResults, tracectx
 
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes.argument_structure import structure_of
+from thunder_fuser.thunder_patches.fixes.shared_arguments import (
+    Layouts,
+    layouts_of,
+    note_one_tensors,
+)
 from thunder_fuser.thunder_patches.patch import Hooks
 
 CHECK = "check_structure"
 
 
 class StructureCheck:
-    """Raises an error for arguments of another structure than those of the traced call."""
+    """Raises an error for arguments of another structure than those of the traced call.
+
+    layouts: how those that share memory lie in it; () if the program writes none of them.
+    """
+
+    layouts: Layouts = ()
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.expected = structure_of(args, kwargs)
@@ -44,6 +54,8 @@ class StructureCheck:
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if structure_of(args, kwargs) != self.expected:
             raise LookupError("arguments of another structure")
+        if self.layouts and layouts_of(args, kwargs) != self.layouts:
+            raise LookupError("arguments that share memory in another way")
 
 
 def compare_arguments(_: Hooks) -> None:
@@ -58,6 +70,7 @@ def compare_arguments(_: Hooks) -> None:
         _forget_autocasts_of_other_calls()
         check = StructureCheck(args, kwargs)  # before the function may change its arguments
         results = of_thunder(function, args, kwargs, **given)
+        check.layouts = note_one_tensors(results.computation_trace, args, kwargs)
         _add_check(results.prologue_trace, check)
         return results
 

@@ -28,8 +28,8 @@ fused_layer_norm_bf16_persistent(
   T4 = reduce_x<Sum, 32, 4>(T4, scratch_f32);
   float T8 = 0.0f;
   const float T5_by_n = static_cast<float>(size2);
-  const Vec<float, 2> T5_by = divisor(T5_by_n);
-  const float T5 = quotient(T4, T5_by);  // T5 = fd.ops.truediv(T4, T5_by)
+  const Vec<float, 2> T5_by = by_count(T5_by_n);
+  const float T5 = over_count(T4, T5_by);  // T5 = fd.ops.truediv(T4, T5_by)
   #pragma unroll
   for (i32 j_o_o = 0; j_o_o < 4; ++j_o_o) {
     #pragma unroll
@@ -42,8 +42,8 @@ fused_layer_norm_bf16_persistent(
   }
   T8 = reduce_x<Sum, 32, 4>(T8, scratch_f32);
   const float T9_by_n = static_cast<float>(size3);
-  const Vec<float, 2> T9_by = divisor(T9_by_n);
-  const float T9 = quotient(T8, T9_by);  // T9 = fd.ops.truediv(T8, T9_by)
+  const Vec<float, 2> T9_by = by_count(T9_by_n);
+  const float T9 = over_count(T8, T9_by);  // T9 = fd.ops.truediv(T8, T9_by)
   const float T10 = (T9 + 1e-05f);  // T10 = fd.ops.add(T9, 1e-05)
   const float T11 = rsqrt_(T10);  // T11 = fd.ops.rsqrt(T10)
   #pragma unroll

@@ -43,9 +43,13 @@ DEVICE unsigned float_to_e2m1(float value) {
 DEVICE e2m1x2 pack_e2m1_(float low, float high) {
   return e2m1x2{static_cast<unsigned char>(float_to_e2m1(low) | float_to_e2m1(high) << 4)};
 }
-// The low one at place 0. The magnitude's bits are the float's, of which the exponent is 126 too small.
-DEVICE float unpack_e2m1_(e2m1x2 value, int place) {
-  const unsigned code = place == 0 ? value.bits : value.bits >> 4;
+// The low one at place 0, alone in its byte, in the low bits.
+DEVICE e2m1x2 unpack_e2m1_(e2m1x2 value, int place) {
+  return e2m1x2{static_cast<unsigned char>(place == 0 ? value.bits & 15 : value.bits >> 4)};
+}
+// A single one. The magnitude's bits are the float's, of which the exponent is 126 too small.
+DEVICE float widen(e2m1x2 value) {
+  const unsigned code = value.bits;
   const float size = float_of_bits((code & 7u) << 22) * 8.507059173023462e37f;
   return float_of_bits(float_bits(size) | (code & 8u) << 28);
 }
@@ -65,6 +69,11 @@ DEVICE float widen(e8m0 value) {
 template <> struct Narrow<e4m3> {
   template <typename From> static DEVICE e4m3 from(From value) {
     return e4m3{float_to_e4m3(static_cast<float>(value))};
+  }
+};
+template <> struct Narrow<e2m1x2> {
+  template <typename From> static DEVICE e2m1x2 from(From value) {
+    return e2m1x2{static_cast<unsigned char>(float_to_e2m1(static_cast<float>(value)))};
   }
 };
 template <> struct Narrow<e5m2> {

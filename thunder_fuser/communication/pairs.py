@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which call replaces a matrix product and its collective: the same for traces and for fusions.
+
+    all_gather(x) @ w           ->  all_gather_matmul(x, w)
+    linear(x, all_gather(w))    ->  all_gather_linear(x, w)
+    reduce_scatter(x @ w)       ->  matmul_reduce_scatter(x, w)
+    all_reduce(x @ w)           ->  matmul_all_reduce(x, w)
+
+The caller (host/overlap.py, executors/overlap/find.py) shows its ops as products and collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+from thunder_fuser.ir.dtypes import DataType
+
+_DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
+REDUCED = {"reduce_scatter": "matmul_reduce_scatter", "all_reduce": "matmul_all_reduce"}
+
+
+class Product(NamedTuple):
+    """A matmul, or a linear, whose second operand is transposed and may be followed by a bias.
+
+    sizes, dtypes: of the operands, then of the result.
+    """
+
+    op: Any
+    is_linear: bool
+    sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[DataType | None, ...]
+
+    @property
+    def is_supported(self) -> bool:
+        """True for floats [.., m, k], a matrix, and a bias with an element for each column."""
+        left, right, *biases, result = self.sizes
+        fits = len(left) >= 2 == len(right) and all(bias == result[-1:] for bias in biases)
+        has_elements = all(0 not in sizes for sizes in self.sizes)
+        return fits and has_elements and all(dtype in _DTYPES for dtype in self.dtypes)
+
+
+class Pair(NamedTuple):
+    """The call of this name. collective: what the caller needs of it; place: of the operand that is
+    gathered, None for a sum."""
+
+    name: str
+    product: Product
+    collective: Any
+    place: int | None = None
+
+    @property
+    def transposed(self) -> bool:
+        """True if the second operand is a weight [n, k], which the call takes transposed."""
+        return self.product.is_linear and self.name != "all_gather_linear"
+
+
+def pairs_of(
+    product: Product, gather_of: Callable[[Product, int], Any],
+    reduction_of: Callable[[Product], tuple[str, int, Any] | None],
+) -> Iterator[Pair]:  # fmt: skip
+    """The calls with the gather of an operand, then that with the sum of the result over devices.
+
+    gather_of: what the caller needs of the gather, or None; reduction_of: the kind of the sum, its
+    devices, and the same. Leading axes count as rows of a matrix: both are along the first axis.
+    """
+    if not product.is_supported:
+        return
+    result = product.sizes[-1]
+    names = ["all_gather_matmul", "all_gather_linear"]
+    for place, name in enumerate(names[:1 + (product.is_linear and len(result) == 2)]):
+        gather = gather_of(product, place)
+        if gather is not None:
+            yield Pair(name, product, gather, place)
+    kind, world, post = reduction_of(product) or ("", 1, None)
+    has_bias = len(product.sizes) > 3  # each device would add it
+    if post is not None and not has_bias and prod(result[:-1]) % world == 0:
+        yield Pair(REDUCED[kind], product, post)
