@@ -19,7 +19,7 @@ from hashlib import blake2s
 from importlib import import_module
 from inspect import getattr_static
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal
 
 import thunder
@@ -118,7 +118,9 @@ def there(place: str) -> Any:
     path, _, key_name = path.partition("[")
     value: Any = import_module(module)
     for name in path.split(".") if path else ():
-        value = getattr_static(value, name)
+        static = getattr_static(value, name)
+        is_slot = isinstance(static, MemberDescriptorType)
+        value = getattr(value, name) if is_slot else static
     if not key_name:
         return value
     keys = {getattr(key, "__qualname__", None) or str(key): key for key in value}
