@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thunder_fuser.errors import FuserError
+from thunder_fuser.errors import FuserError, OptionError
 from thunder_fuser.versions import __version__
 
 if TYPE_CHECKING:
@@ -67,8 +68,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_cache(commands)
     _add_report(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
-    env.set_defaults(run=lambda args: machine.environment())
+    env.set_defaults(run=lambda args: _environment())
     return parser
+
+
+def _environment() -> tuple[str, bool]:
+    """What `env` prints; the executor knows what it left alone in Thunder."""
+    with suppress(OptionError):  # which `env` names too
+        import_module("thunder_fuser.executors.fuser")
+    return machine.environment()
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

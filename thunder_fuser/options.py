@@ -126,6 +126,10 @@ OPTIONS: Mapping[str, Option] = {
             "thunder_fixes", bool, True, "replacements of Thunder's functions that give wrong"
             " results",
         ),
+        Option(
+            "thunder_speedups", bool, True, "shorter ways of Thunder's functions; read when the"
+            " fuser is imported",
+        ),
         Option("fast_tracing", bool, True, "Thunder traces with faster versions of its functions"),
         Option(
             "compile_ahead", bool, True, "all regions of a trace compile together, before their"
@@ -196,6 +200,7 @@ class OptionValues(TypedDict, total=False):
     donation: bool
     functional_writes: bool
     thunder_fixes: bool
+    thunder_speedups: bool
     fast_tracing: bool
     compile_ahead: bool
     cuda_graphs: bool

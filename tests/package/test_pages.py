@@ -24,6 +24,7 @@ PAGES = (
     "docs/limitations.md",
     "docs/passes.md",
     "docs/stride-orders.md",
+    "docs/replaced-in-thunder.md",
     "docs/several-devices.md",
     "docs/reports.md",
     "docs/debugging.md",

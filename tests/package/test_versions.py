@@ -30,6 +30,16 @@ def test_taken(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     versions.check_versions()
 
 
+@pytest.mark.parametrize("installed", ["0.2.5", "0.1.9.dev3"])
+def test_an_older_thunder_is_refused(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    found = {"torch": "2.11.0", "lightning-thunder": installed}
+    monkeypatch.setattr(versions, "version", found.get)
+    with pytest.raises(UnsupportedVersionError, match=r"expected 0\.2\.6 or later, got 0"):
+        versions.check_versions()
+    found["lightning-thunder"] = "0.3.0.dev20270101"
+    versions.check_versions()
+
+
 def test_what_make_compat_would_run() -> None:
     """Nobody notices a test that was renamed: CI does not run this target."""
     root = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.executors.compilations import Compilations
 from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
-from thunder_fuser.executors.functional_writes.transform import write_as_values
+from thunder_fuser.executors.functional_writes.transform import writes_as_values
 from thunder_fuser.executors.pipeline import (
     REGION_PASSES,
     TRACE_PASSES,
@@ -28,7 +28,7 @@ from thunder_fuser.executors.pipeline import (
 )
 from thunder_fuser.executors.plan_text import PlanText
 from thunder_fuser.executors.regions.claim import Claims, Fuel, claim, with_fuel
-from thunder_fuser.executors.regions.editing import keep_regions, unwrapped
+from thunder_fuser.executors.regions.editing import may_be_edited, unwrapped
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.run.bind import bind_plan, bind_region
 from thunder_fuser.executors.run.compile_ahead import (
@@ -39,7 +39,7 @@ from thunder_fuser.executors.run.compile_ahead import (
 )
 from thunder_fuser.executors.run.region_callable import Compile, compile_region
 from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
-from thunder_fuser.executors.stride_orders.simulate import note_layouts
+from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.logs import timing
@@ -48,17 +48,12 @@ from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.jit_options import check_options, options_of_jit
-from thunder_fuser.source.lines import say_traced, tag_line, user_lines_first
+from thunder_fuser.source.lines import say_traced, tag_line
 from thunder_fuser.stages import stage
 from thunder_fuser.threads import BACKGROUND
 from thunder_fuser.thunder_patches import install
-from thunder_fuser.thunder_patches.complex_gradients import conjugate_gradients
-from thunder_fuser.thunder_patches.garbage import collect_later
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
-from thunder_fuser.thunder_patches.interpreter import trace_fast
-from thunder_fuser.thunder_patches.limits import explain_limits
-from thunder_fuser.thunder_patches.passes import claim_once, pass_fast
-from thunder_fuser.thunder_patches.promotion import treat_as_torch
+from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.versions import __version__
 
@@ -169,15 +164,4 @@ class ThunderFuser(FusionExecutor):
 
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
-user_lines_first(fuser.name)
-explain_limits(fuser.name)
-trace_fast(fuser.name)
-pass_fast()
-claim_once(fuser.name)
-keep_regions()
-collect_later(fuser.name)
-note_layouts(fuser.name)
-write_as_values(fuser.name)
-conjugate_gradients()
-treat_as_torch(ThunderFuser)
-install()
+install(Hooks(fuser, writes_as_values, note_layout, may_be_edited))

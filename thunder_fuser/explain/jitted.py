@@ -28,6 +28,7 @@ from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
 from thunder_fuser.options import Value
 from thunder_fuser.rematerialization.apply import Recomputation
+from thunder_fuser.thunder_patches.patch import replaced
 from thunder_fuser.trace.proxies import makes
 
 Jitted = Callable[..., Any]
@@ -56,11 +57,8 @@ def jitted_inside() -> Iterator[list[Jitted]]:
             jitted_here.append(jitted)
         return jitted
 
-    thunder.jit = jit_and_keep
-    try:
+    with replaced(thunder, "jit", jit_and_keep):
         yield jitted_here
-    finally:
-        thunder.jit = jit
 
 
 def final_traces(jitted: Jitted) -> list[TraceCtx]:

@@ -24,6 +24,7 @@ from thunder_fuser.runtime.toolchain import find_compiler
 from thunder_fuser.source.jit_options import problem_of, unknown
 from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
+from thunder_fuser.thunder_patches import left_alone
 from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
@@ -42,6 +43,7 @@ def environment() -> tuple[str, bool]:
         ("compiler", _version_shown(lambda: "{0.version} ({0.path})".format(find_compiler()))),
         ("calls", _version_shown(_calls)),
         ("device", _device()),
+        *(("Thunder's own way", f"no {name}: {why}") for name, why in left_alone().items()),
     ]
     problems = {name: text for name in OPTIONS if (text := problem_of(name))}
     wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]

@@ -18,7 +18,7 @@ from torch.autograd import Function
 from torch.autograd.function import FunctionCtx
 
 from thunder_fuser.fast_path.torch_state import without_autocast
-from thunder_fuser.thunder_patches.autograd import Grads, refusing_another
+from thunder_fuser.thunder_patches.fixes.autograd import Grads, refusing_another
 
 
 def _run(ctx: Any, *grads: torch.Tensor) -> Grads:

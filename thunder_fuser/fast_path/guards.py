@@ -42,9 +42,9 @@ from torch import nn
 
 from thunder_fuser.fast_path.torch_state import Environment, environment_of
 from thunder_fuser.host.checks import Like, make_check
-from thunder_fuser.thunder_patches.argument_structure import Structure
-from thunder_fuser.thunder_patches.arguments import CHECK
-from thunder_fuser.thunder_patches.shared_arguments import Layouts, aliases_of, layouts_of
+from thunder_fuser.thunder_patches.fixes.argument_structure import Structure
+from thunder_fuser.thunder_patches.fixes.arguments import CHECK
+from thunder_fuser.thunder_patches.fixes.shared_arguments import Layouts, aliases_of, layouts_of
 from thunder_fuser.trace.proxies import reads
 
 Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue

@@ -22,13 +22,10 @@ define one. To add one, write a row in the table of its subject:
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Container
 from typing import Any
 
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
-from thunder.torch.default_torch_ops import torch_auto_registered_ops
 
 from thunder_fuser.executors.support.dtensor_calls import CALLED
 from thunder_fuser.functions import collectives
@@ -57,10 +54,8 @@ FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 def register(executor: Executor) -> None:
     """Registers the rewrites, which Thunder calls while it traces, and the composites."""
-    found = lookasides(_rewrites()) | collectives.lookasides()
     on_dtensors = {key: noted(call) for called, call in CALLED.items() for key in (called, call)}
-    executor._lookasides.update(found | on_dtensors)
-    _give_to_thunderfx(found)
+    executor._lookasides.update(lookasides(_rewrites()) | collectives.lookasides() | on_dtensors)
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(
@@ -75,17 +70,6 @@ def _rewrites() -> dict[str, Rewrite]:
     found = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
     composites = ((name, one) for name, one in FUNCTIONS.items() if isinstance(one, Composite))
     return found | {name: Rewrite(one.rewrite) for name, one in composites if one.rewrite}
-
-
-def _give_to_thunderfx(functions: Container[Any]) -> None:
-    """Lets thunderfx leave these functions in graphs for Thunder. It takes out those of a list for
-    which Thunder only calls torch, and it reads that list once, when it is imported (slowly)."""
-    for ops in torch_auto_registered_ops.values():
-        ops[:] = [one for one in ops if one not in functions]
-    imported = sys.modules.get("thunder.dynamo.utils")
-    if imported is not None:
-        known = imported.auto_register_ops
-        known -= {one for one in known if one in functions}
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:

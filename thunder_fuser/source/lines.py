@@ -4,8 +4,9 @@
     model.py:12   y = self.norm(x)       mul, sum, rsqrt, ... of the forward and of the backward
 
 Thunder notes the innermost line that it reads while it traces a program. That line may lie inside
-torch (the call of F.linear in nn.Linear) or inside Thunder. So `user_lines_first` makes it note the
-nearest line outside both; in a graph of torch.compile, the line that torch noted.
+torch (the call of F.linear in nn.Linear) or inside Thunder. So with this executor it notes the
+nearest line outside both (thunder_patches/hooks.py); in a graph of torch.compile, the line that
+torch noted.
 
 Thunder's gradient rules make bound symbols without a line. These inherit the tags of the bound
 symbol that is differentiated, so `tag_line` gives that one a tag with its line.
@@ -23,9 +24,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from thunder.common import CompileData
-from thunder.core.codeutils import Positions
-from thunder.core.compile_data import get_compile_data
-from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
+from thunder.core.interpreter import unwrap
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.progress import still
@@ -46,36 +45,15 @@ _NOTED: WeakKeyDictionary[torch.fx.GraphModule, dict[str, str]] = WeakKeyDiction
 # ---------------------------------------------------------------------------- while Thunder traces
 
 
-def data_of(executor: str) -> CompileData | None:
-    """Thunder's data on the function that it compiles, if that is jitted with this executor."""
-    data = get_compile_data()
-    if data is None or all(one.name != executor for one in data.executors_list):
-        return None
-    return data
-
-
-def user_lines_first(executor: str) -> None:
-    """From now on, functions jitted with this executor note lines of the user's program."""
-    of_thunder = InterpreterRuntimeCtx.get_current_user_source_location
-
-    def location(self: Any) -> tuple[str | None, Any]:
-        data = data_of(executor)
-        if data is None:
-            return of_thunder(self)  # type: ignore[no-any-return]
-        say_traced(data)
-        place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
-        place = place or place_of_the_call()  # if all frames are torch's (nn.Sequential)
-        if place is None:
-            return of_thunder(self)  # type: ignore[no-any-return]
-        file, line = place
-        return file, Positions(line, line, 0, 0)
-
-    InterpreterRuntimeCtx.get_current_user_source_location = location
-
-
 def say_traced(data: CompileData) -> None:
     """Shows on the progress line that Thunder traces a function."""
     still("tracing", "thunder", data.compile_options.get("fuser_progress"))
+
+
+def place_of(frames: Sequence[Any]) -> Place | None:
+    """The user's line that Thunder's interpreter reads; None if it is unknown."""
+    inner = next(filter(None, map(_place, reversed(frames))), None)
+    return inner or place_of_the_call()  # if all frames are torch's (nn.Sequential)
 
 
 def _place(frame: Any) -> Place | None:

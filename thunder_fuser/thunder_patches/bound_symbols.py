@@ -29,6 +29,7 @@ from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
 from thunder_fuser.threads import cached_property
+from thunder_fuser.thunder_patches.patch import Hooks, replace_everywhere
 from thunder_fuser.trace.proxies import PLAIN, makes, reads
 
 _Answer = Callable[..., Any]
@@ -51,7 +52,12 @@ _LONG = 8  # links of a chain of replacements
 _SIMPLE = _PRINTED | {*_ROWS}
 
 
-def ask_fast() -> None:
+def answer_fast(_: Hooks) -> None:
+    """From now on, Thunder's passes call these functions."""
+    replace_everywhere(_ANSWERS)
+
+
+def ask_fast(_: Hooks) -> None:
     """From now on, Thunder's bound symbols use these."""
     for name, leaves in {"flat_args": _flat_args, "flat_outs": _flat_outs}.items():
         answer = cached_property(leaves)
@@ -59,6 +65,10 @@ def ask_fast() -> None:
         setattr(BoundSymbol, name, answer)
     BoundSymbol.from_bsym_swap_proxies = _from_bsym_swap_proxies
     BoundSymbol.gather_ctxs = _gather_ctxs
+
+
+def guard_fast(_: Hooks) -> None:
+    """From now on, a guard is compared with those of the same proxy."""
     JitCtx.add_constraint = _add_constraint
 
 
@@ -247,7 +257,7 @@ def _is_leaf(value: Any) -> bool:
 
 
 # {Thunder's: ours}
-ANSWERS: Mapping[_Answer, _Answer] = {
+_ANSWERS: Mapping[_Answer, _Answer] = {
     _producers_of_thunder: producers,
     _print_of_thunder: to_printable,
     _map_of_thunder: safe_map_flat,

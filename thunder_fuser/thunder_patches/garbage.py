@@ -17,6 +17,7 @@ from typing import Any
 import thunder
 
 from thunder_fuser.threads import make_lock
+from thunder_fuser.thunder_patches.patch import Hooks
 
 _LATER = 1000  # the factor on the collections of the middle generation before a full one
 
@@ -25,14 +26,14 @@ _guard = make_lock()
 _waiting: list[tuple[int, int, int]] = []  # the thresholds to restore, one for each compilation
 
 
-def collect_later(executor: str) -> None:
+def collect_later(hooks: Hooks) -> None:
     """From now on, full collections wait while functions jitted with this executor compile."""
     of_thunder = thunder.compile_data_and_stats
 
     def compile_data_and_stats(data: Any, stats: Any, /) -> AbstractContextManager[None]:
         # A call counts as a miss before it compiles, and adds to the cache when it has.
         is_compiled = stats.cache_misses <= len(stats.interpreter_cache)
-        if is_compiled or all(one.name != executor for one in data.executors_list):
+        if is_compiled or hooks.executor not in data.executors_list:
             return of_thunder(data, stats)  # type: ignore[no-any-return]
         return full_collections_wait(of_thunder(data, stats))
 

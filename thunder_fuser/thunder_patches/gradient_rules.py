@@ -30,7 +30,8 @@ from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import dispatch_to_impl, dtensor_add
 
-from thunder_fuser.thunder_patches.complex_gradients import conjugated
+from thunder_fuser.thunder_patches.fixes.complex_gradients import conjugated
+from thunder_fuser.thunder_patches.patch import Hooks
 
 Function = Callable[..., Any]
 
@@ -155,7 +156,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
 }
 
 
-def sum_dtensors() -> None:
+def sum_dtensors(_: Hooks) -> None:
     """Thunder sums the gradients of a value by its `add`, which refuses DTensors; not from now on.
 
         y = mul(x, x)  ->  dx = add(mul(dy, x), mul(dy, x))

@@ -30,9 +30,9 @@ from torch import nn
 from torch.nn.modules import module as of_torch
 
 from thunder_fuser.options import OPTIONS, option
-from thunder_fuser.source.lines import data_of
 from thunder_fuser.threads import Bounded
 from thunder_fuser.thunder_patches.interpreter_helpers import run, shortened
+from thunder_fuser.thunder_patches.patch import Hooks
 
 _HOOKS = (
     "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks",
@@ -42,27 +42,20 @@ _GLOBAL_HOOKS: tuple[Mapping[int, Any], ...] = (
     of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks,
 )  # fmt: skip
 
+_CALL_OF_MODULES = nn.Module._call_impl  # another package may replace it later
 _MOST_KNOWN = 4096  # codes, and lines that raise
 
 
-def trace_fast(executor: str) -> None:
-    """From now on, Thunder takes these ways through functions jitted with this executor."""
-    _detour_calls_of_modules(executor)
-    _detour_globals(executor)
-    _detour_helpers(executor)
-    _disassemble_once(executor)
-    _make_frames_once(executor)
-
-
-def _is_on(executor: str) -> bool:
-    data = data_of(executor)
+def _is_on(hooks: Hooks) -> bool:
+    data = hooks.compilation()
     if data is None:
         return False
     given = data.compile_options.get("fuser_fast_tracing")
     return bool(option("fast_tracing") if given is None else OPTIONS["fast_tracing"].parse(given))
 
 
-def _detour_calls_of_modules(executor: str) -> None:
+def detour_calls_of_modules(hooks: Hooks) -> None:
+    """From now on, Thunder reads only the forward of a module without hooks."""
     called = nn.Module._wrapped_call_impl
     # A copy of the function: Thunder interprets it, as it is not registered below.
     interpreted = FunctionType(
@@ -71,7 +64,7 @@ def _detour_calls_of_modules(executor: str) -> None:
 
     @register_general_jit_lookaside(called)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_on(executor) or not _calls_forward_alone(unwrap(module)):
+        if not _is_on(hooks) or not _calls_forward_alone(unwrap(module)):
             return _interpret_call(interpreted, module, *args, **kwargs)
         forward = _interpret_call(getattr, module, wrap_const("forward"))
         if forward is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
@@ -82,17 +75,18 @@ def _detour_calls_of_modules(executor: str) -> None:
 def _calls_forward_alone(module: nn.Module) -> bool:
     """True if a call of the module only calls its forward."""
     has_hooks = any(_GLOBAL_HOOKS) or any(getattr(module, name) for name in _HOOKS)
-    is_plain = type(module)._call_impl is nn.Module._call_impl and "_call_impl" not in vars(module)
+    is_plain = type(module)._call_impl is _CALL_OF_MODULES and "_call_impl" not in vars(module)
     compiled = module._compiled_call_impl  # type: ignore[attr-defined]
     return is_plain and not has_hooks and compiled is None and not torch._C._get_tracing_state()
 
 
-def _detour_globals(executor: str) -> None:
+def detour_globals(hooks: Hooks) -> None:
+    """From now on, Thunder looks a global up by one call."""
     of_thunder = interpreter.globals_lookup
 
     def look_up(scope: Any, name: Any) -> Any:
         found = unwrap(scope)
-        if type(found) is not dict or not _is_on(executor):
+        if type(found) is not dict or not _is_on(hooks):
             return of_thunder(scope, name)
         if unwrap(name) in found:
             return _interpret_call(dict.__getitem__, scope, name)
@@ -105,12 +99,13 @@ def _detour_globals(executor: str) -> None:
     interpreter.globals_lookup = look_up
 
 
-def _detour_helpers(executor: str) -> None:
+def detour_helpers(hooks: Hooks) -> None:
+    """From now on, Thunder makes the calls of its helpers without reading them."""
     of_thunder = interpreter._setup_frame_and_run_python_function
 
     def interpret(compiled: Any, running: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         helper = shortened(unwrap(function).__code__)
-        if helper is not None and _is_on(executor):
+        if helper is not None and _is_on(hooks):
             found = run(helper, function, args, kwargs)
             if found is not NotImplemented:
                 return found
@@ -119,24 +114,26 @@ def _detour_helpers(executor: str) -> None:
     interpreter._setup_frame_and_run_python_function = interpret
 
 
-def _disassemble_once(executor: str) -> None:
+def disassemble_once(hooks: Hooks) -> None:
+    """From now on, Thunder disassembles a function once."""
     # By identity, for equal codes may have other lines. The code is kept, so its id stays its own.
     known: Bounded[tuple[CodeType, tuple[dis.Instruction, ...]]] = Bounded(_MOST_KNOWN)
 
     def get_instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
-        if not _is_on(executor):
+        if not _is_on(hooks):
             return tuple(dis.get_instructions(code))
         return known.get_or_make(id(code), lambda: (code, tuple(dis.get_instructions(code))))[1]
 
     interpreter.dis = SimpleNamespace(**{**vars(dis), "get_instructions": get_instructions})
 
 
-def _make_frames_once(executor: str) -> None:
+def make_frames_once(hooks: Hooks) -> None:
+    """From now on, Thunder makes a frame for tracebacks once for each line."""
     of_thunder = interpreter.InterpreterFrame.get_or_make_python_frame
     known: Bounded[FrameType] = Bounded(_MOST_KNOWN)
 
     def frame_of(self: Any) -> FrameType:
-        if not _is_on(executor):
+        if not _is_on(hooks):
             return of_thunder(self)  # type: ignore[no-any-return]
         code = self.code
         place = code.co_filename, code.co_firstlineno, code.co_name, self.qualname

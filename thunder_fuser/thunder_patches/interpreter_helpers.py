@@ -29,9 +29,10 @@ from thunder.core.interpreter import (
 )
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
-from thunder.torch.experimental import dtensor_torch_and_prims as of_dtensors
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch import nn
+
+from thunder_fuser.thunder_patches.patch import there
 
 Helper = Callable[..., Any]
 _BUILTIN = (dict, list, tuple)
@@ -249,32 +250,37 @@ def _inside(code: CodeType, name: str) -> CodeType:
     return code
 
 
+_OF_INTERPRETER = "thunder.core.interpreter:"
+_OF_DTENSORS = "thunder.torch.experimental.dtensor_torch_and_prims:dispatch_to_impl"
+# {(a function of Thunder's, the function inside of it that is interpreted): what is called instead}
+_INSIDE: Mapping[tuple[str, str], Helper] = {
+    (_OF_INTERPRETER + "_next_lookaside", "impl"): _next,
+    (_OF_INTERPRETER + "_for_iter_handler", "_next_impl"): _next_of_loop,
+    (_OF_INTERPRETER + "_iter_lookaside", "nosentinel_impl"): _iter,
+    (_OF_INTERPRETER + "_binary_subscr_handler", "getitem_impl"): _item,
+    (_OF_INTERPRETER + "wrap_args_from_list", "<lambda>"): _item,
+    (_OF_INTERPRETER + "wrap_kwargs_from_dict", "<lambda>"): _item,
+    (_OF_INTERPRETER + "_setup_frame_and_run_python_function", "<lambda>"): _item,
+    (_OF_INTERPRETER + "_contains_op_handler", "impl"): _contains,
+    (_OF_INTERPRETER + "_len_lookaside", "impl"): _length,
+    (_OF_INTERPRETER + "_list_extend_handler", "<lambda>"): _extend,
+    (_OF_INTERPRETER + "_dict_merge_handler", "<lambda>"): _update,
+    (_OF_INTERPRETER + "MutMappingWrapperMethods.update", "impl_other_keys"): _update_by_keys,
+    (_OF_INTERPRETER + "MutMappingWrapperMethods.__or__", "impl"): _union,
+    (_OF_INTERPRETER + "_store_attr_handler", "impl"): _store,
+    (_OF_INTERPRETER + "_setattr_lookaside", "<lambda>"): _set,
+    (_OF_INTERPRETER + "_binary_op", "inplace_impl"): _in_place,
+    (_OF_INTERPRETER + "_binary_op", "outofplace_impl"): _out_of_place,
+    (_OF_INTERPRETER + "_call_dispatch", "_impl"): _bound,
+    (_OF_INTERPRETER + "partial_call_lookaside", "partial_call_impl"): _partial,
+    (_OF_DTENSORS, "wrapper"): _on_dtensors,
+}
+READ = tuple({place: None for place, _ in _INSIDE})
+
+
 def _codes() -> Iterator[tuple[CodeType, Helper]]:
-    of_dicts = interpreter.MutMappingWrapperMethods
-    by_function: Mapping[tuple[Any, str], Helper] = {
-        (interpreter._next_lookaside, "impl"): _next,
-        (interpreter._for_iter_handler, "_next_impl"): _next_of_loop,
-        (interpreter._iter_lookaside, "nosentinel_impl"): _iter,
-        (interpreter._binary_subscr_handler, "getitem_impl"): _item,
-        (interpreter.wrap_args_from_list, "<lambda>"): _item,
-        (interpreter.wrap_kwargs_from_dict, "<lambda>"): _item,
-        (interpreter._setup_frame_and_run_python_function, "<lambda>"): _item,
-        (interpreter._contains_op_handler, "impl"): _contains,
-        (interpreter._len_lookaside, "impl"): _length,
-        (interpreter._list_extend_handler, "<lambda>"): _extend,
-        (interpreter._dict_merge_handler, "<lambda>"): _update,
-        (of_dicts.update, "impl_other_keys"): _update_by_keys,
-        (of_dicts.__or__, "impl"): _union,
-        (interpreter._store_attr_handler, "impl"): _store,
-        (interpreter._setattr_lookaside, "<lambda>"): _set,
-        (interpreter._binary_op, "inplace_impl"): _in_place,
-        (interpreter._binary_op, "outofplace_impl"): _out_of_place,
-        (interpreter._call_dispatch, "_impl"): _bound,
-        (interpreter.partial_call_lookaside, "partial_call_impl"): _partial,
-        (of_dtensors.dispatch_to_impl, "wrapper"): _on_dtensors,
-    }
-    for (outer, name), helper in by_function.items():
-        yield _inside(outer.__code__, name), helper
+    for (outer, name), helper in _INSIDE.items():
+        yield _inside(there(outer).__code__, name), helper
     yield interpreter.SequenceIter.__next__.__code__, _next_of_sequence
     yield nn.Module.__getattr__.__code__, _attribute_of_module
 

@@ -25,8 +25,8 @@ from thunder.core import jit_ext
 from thunder.core.interpreter import InterpreterError, get_interpreterruntimectx, unwrap
 
 from thunder_fuser.errors import ThunderLimitError
-from thunder_fuser.source.lines import data_of
 from thunder_fuser.source.warn import line_of_the_call
+from thunder_fuser.thunder_patches.patch import Hooks
 
 _THUNDER = Path(thunder.__file__).parent
 _LIBRARIES = (_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1])
@@ -34,7 +34,7 @@ _REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patc
 _STORES = "stores"  # an attribute of Thunder's context: {(id of its dict, name): file:line}
 
 
-def explain_limits(executor: str) -> None:
+def explain_limits(hooks: Hooks) -> None:
     """From now on, functions jitted with this executor tell Thunder's limits so."""
     of_thunder = thunder.thunder_general_jit
 
@@ -44,7 +44,7 @@ def explain_limits(executor: str) -> None:
             return of_thunder(fn, *args, **given)
         except (AssertionError, NotImplementedError, InterpreterError) as error:
             # thunderfx, which would be advised, gives graphs of torch.compile.
-            is_ours = data_of(executor) is not None and not isinstance(fn, torch.fx.GraphModule)
+            is_ours = hooks.compilation() is not None and not isinstance(fn, torch.fx.GraphModule)
             limit = _limit(error) if is_ours else None
             if limit is None:
                 raise

@@ -15,16 +15,13 @@ wait: `claim_once`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import lru_cache
-from importlib import import_module
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import optree
-import thunder
 from thunder.core import pytree
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import Symbol
@@ -33,16 +30,9 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.executors import passes
 from thunder.executors.torchex import wait_prim_impl
 
-from thunder_fuser.source.lines import data_of
-from thunder_fuser.thunder_patches.bound_symbols import ANSWERS, ask_fast
+from thunder_fuser.thunder_patches.patch import Hooks, replace_everywhere
 from thunder_fuser.trace.proxies import parts
 
-# Modules that import the functions by name, and call them at least once for each bound symbol.
-_MODULES = (
-    "core.pytree", "core.symbol", "core.utils", "core.codeutils", "core.transforms",
-    "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
-    "core.trace_interpreter", "common", "transforms.autodiff",
-)  # fmt: skip
 _TREES = (tuple, list, dict, type(None))
 
 _flatten_of_thunder = pytree.tree_flatten
@@ -52,23 +42,26 @@ _signatures = WeakKeyDictionary()
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def pass_fast() -> None:
-    """From now on, Thunder's passes call these functions."""
-    _replace({
-        _flatten_of_thunder: tree_flatten, _peel_of_thunder: tree_flatten_with_dataclass, **ANSWERS,
+def flatten_fast(_: Hooks) -> None:
+    """From now on, Thunder's passes flatten trees by these functions."""
+    replace_everywhere({
+        _flatten_of_thunder: tree_flatten, _peel_of_thunder: tree_flatten_with_dataclass,
     })  # fmt: skip
+
+
+def normalize_fast(_: Hooks) -> None:
+    """From now on, Thunder asks once for the signature of a function."""
     Symbol.normalize = _normalize
-    ask_fast()
 
 
-def claim_once(executor: str) -> None:
+def claim_once(hooks: Hooks) -> None:
     """From now on, functions jitted with this executor skip the trial."""
     claims = passes._transform_for_operator_executor_execution
     whole = passes.transform_for_execution
     is_real: ContextVar[bool] = ContextVar("is_real", default=False)
 
     def claimed(trace: TraceCtx, executors: Any) -> TraceCtx:
-        is_trial = not is_real.get() and data_of(executor) is not None
+        is_trial = not is_real.get() and hooks.compilation() is not None
         return trace if is_trial and not _waits(trace) else claims(trace, executors)
 
     def transform_for_execution(trace: TraceCtx, executors_list: Any) -> TraceCtx:
@@ -85,15 +78,6 @@ def claim_once(executor: str) -> None:
 def _waits(trace: TraceCtx) -> bool:
     found = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
     return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
-
-
-def _replace(answers: Mapping[Any, Any]) -> None:
-    """Replaces Thunder's functions, {Thunder's: ours}, under all their names in the modules."""
-    by_identity = {id(old): new for old, new in answers.items()}
-    for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
-        for name, found in [*vars(module).items()]:
-            if id(found) in by_identity:
-                setattr(module, name, by_identity[id(found)])
 
 
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:

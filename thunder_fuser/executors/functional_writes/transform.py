@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-import thunder
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
 from thunder.core.compile_data import get_compile_data
@@ -37,7 +36,7 @@ from thunder_fuser.executors.functional_writes.layouts import Layouts
 from thunder_fuser.executors.functional_writes.view_links import Link, links_of
 from thunder_fuser.options import option
 from thunder_fuser.source.jit_options import options_of_jit
-from thunder_fuser.source.lines import data_of, line_of
+from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import COPIES, MOVES, elements_of, makes, overwritten, parts, reads
 
@@ -45,18 +44,14 @@ _DETACHED = ProxyTag.DETACHED_AUTOGRAD_GRAPH
 _SWITCH = "; the option functional_writes=False leaves the write to Thunder"
 
 
-def write_as_values(executor: str) -> None:
-    """From now on, functions jitted with this executor are differentiated with such writes."""
-    of_thunder = thunder.insert_alias_updates
-
-    def insert_alias_updates(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx:
-        if data_of(executor) is None or not _is_differentiated(trace) or not _is_on():
-            return of_thunder(trace, aliases)
-        merged, _ = replace_args_with_alias_map(trace, aliases)
-        found = functional(merged)
-        return of_thunder(trace, aliases) if found is merged else of_thunder(found, [])
-
-    thunder.insert_alias_updates = insert_alias_updates
+def writes_as_values(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx | None:
+    """The trace with such writes as values, and one proxy for arguments that share memory; None if
+    Thunder's own way is right."""
+    if not _is_differentiated(trace) or not _is_on():
+        return None
+    merged, _ = replace_args_with_alias_map(trace, aliases)
+    changed = functional(merged)
+    return None if changed is merged else changed
 
 
 def _is_on() -> bool:

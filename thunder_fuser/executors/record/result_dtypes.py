@@ -143,7 +143,7 @@ def may_differ(tensors: Sequence[TensorProxy]) -> bool:
     """True if torch must be asked: for operands that are integers, bools, 8-bit floats or 0-dim.
 
     Results of integers and a Python float are not such operands: they are weak and give way to
-    float16, and Thunder's own tests require that; see thunder_patches/promotion.py.
+    float16, and Thunder's own tests require that; see thunder_patches/fixes/promotion.py.
     """
     return any(not one.ndim or data_type(one.dtype) in EXACT | FLOAT8 for one in tensors)
 

@@ -1,63 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that Thunder would edit after our pass -> the same regions, unedited.
+"""Whether Thunder, or another executor, changes the trace after our pass.
 
-    executors=[fuser, torchcompile_xentropy]: the second executor's pass ends with
-    rematerialize(trace)             moves ops between fusions of any executor
-    update_fusion_call_ctx(trace)    builds each fusion again, from its ops alone
-
-What a region saves or recomputes was decided by our policy already. And its ops do not say all of
-it: what it writes in place, which of its inputs are overwritten later, its options. So Thunder
-moves ops only between fusions of others, or of an executor with `is_editable`; and none in a trace
-that writes in place: moved behind a write, an op reads what was written, and a write is done twice.
+Thunder would move ops between fusions and build each again, from its ops alone. What a region saves
+or recomputes was decided by our policy, and its ops do not say all of it. So Thunder moves ops only
+between fusions of others, or of an executor with `is_editable` (thunder_patches/hooks.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from thunder.core import rematerialization
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.transform_common import Transform
-from thunder.executors import passes
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import callable_of
 from thunder_fuser.executors.support.check import leaves_of
-from thunder_fuser.trace.proxies import COPIES, parts
 
 
-def keep_regions() -> None:
-    """From now on, Thunder's passes leave our regions as they are."""
-    rebuilt = passes._update_fusion_call_ctx
-
-    def rebuilt_if_edited(bsym: BoundSymbol) -> BoundSymbol:
-        return rebuilt(bsym) if _may_be_edited(bsym) else bsym
-
-    def pairs(trace: Any, *, proxy_to_consumers: Any = None) -> Any:
-        if any(map(_writes, trace.bound_symbols)):
-            return ()
-        return rematerialization.find_filtered_producer_consumer_pairs(
-            trace, _may_be_edited, proxy_to_consumers=proxy_to_consumers
-        )
-
-    passes._update_fusion_call_ctx = rebuilt_if_edited
-    rematerialization.find_fusion_producer_consumer_pairs = pairs
-
-
-def _may_be_edited(bsym: BoundSymbol) -> bool:
+def may_be_edited(bsym: BoundSymbol) -> bool:
     """True for a fusion of another executor, or of one that lets Thunder edit its regions. A region
     that writes in place is never built again from its ops alone."""
     if not bsym.sym.is_fusion:
         return False
     ours = callable_of(bsym)
     return ours is None or (bsym.sym.executor.is_editable and not ours.memory.writes)
-
-
-def _writes(bsym: BoundSymbol) -> bool:
-    return any(part.sym.id in COPIES for part in parts(bsym))
 
 
 def unwrapped(region: Any) -> Region:

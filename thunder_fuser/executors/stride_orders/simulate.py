@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from thunder.common import CompileData
-from thunder.core import dtypes, proxies
+from thunder.core import dtypes
 from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import OpTags
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -36,7 +36,6 @@ from thunder_fuser.executors.support.dtypes import data_type
 from thunder_fuser.functions import attention
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.source.lines import data_of
 from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, overwritten, reads
 
 Values = dict[str, Any]  # meta tensors and numbers, by the names of their proxies
@@ -51,20 +50,9 @@ _META = torch.device("meta")
 _NOTED: WeakKeyDictionary[CompileData, dict[int, tuple[Any, torch.Tensor]]] = WeakKeyDictionary()
 
 
-def note_layouts(executor: str) -> None:
-    """From now on, notes the layouts of the arguments of functions jitted with this executor."""
-    of_thunder = proxies.tensorproxy
-
-    def tensorproxy(tensor: Any, /, *, name: str | None, history: Any = None) -> TensorProxy:
-        data = data_of(executor)
-        if data is not None and history is not None and type(tensor) in _PLAIN:
-            _NOTED.setdefault(data, {})[id(history)] = history, _as_meta(tensor)
-        return of_thunder(tensor, name=name, history=history)
-
-    proxies.tensorproxy = tensorproxy
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+def note_layout(data: CompileData, history: Any, tensor: torch.Tensor) -> None:
+    """Notes the layout of an argument; history: that of its proxy."""
+    _NOTED.setdefault(data, {})[id(history)] = history, _as_meta(tensor)
 
 
 def _as_meta(tensor: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_flatten as flatten_values
 from torch.utils._pytree import tree_unflatten as unflatten_values
 
-from thunder_fuser.thunder_patches.gradient_rules import sum_dtensors, with_gradients
+from thunder_fuser.thunder_patches.gradient_rules import with_gradients
 
 Function = Callable[..., Any]
 
@@ -178,6 +178,5 @@ def _register_gradients() -> None:
 
 
 _register_gradients()
-sum_dtensors()
 for method in _METHODS:
     register_method(method, CALLED[getattr(torch.Tensor, method)])

@@ -27,6 +27,7 @@ from thunder.transforms import autodiff
 from torch.autograd import Function
 
 from thunder_fuser.options import option
+from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.proxies import makes, reads
 
 Grads = tuple[torch.Tensor | None, ...]
@@ -41,7 +42,7 @@ _DETACH = ("detach", "torch.detach", "torch.Tensor.detach")
 _without: ContextVar[frozenset[int]] = ContextVar("without", default=frozenset())
 
 
-def repair_gradients() -> None:
+def repair_gradients(_: Hooks) -> None:
     """From now on, results without gradients have none, and second derivatives are refused."""
     _tag_results_without_gradients()
     _return_none_for_them()

@@ -6,7 +6,7 @@
 
 A tensor, a number or a string is a 0: guards compare it. Without this, f(x, mask), f(x, None) and
 f(x, mask) would compute the third result without the mask, since the newest program fits. It is
-part of Thunder's prologue, see thunder_patches/arguments.py.
+part of Thunder's prologue, see thunder_patches/fixes/arguments.py.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import get_tracectx
 from thunder.core.transforms import _grad_fn_map, backward_impls
 
+from thunder_fuser.thunder_patches.patch import Hooks
+
 Rule = Callable[..., Any]
 
 # Differentiable in the complex sense.
@@ -39,7 +41,14 @@ ANALYTIC = (
 )  # fmt: skip
 
 
-def conjugate_gradients() -> None:
+_RULES = "thunder.core.transforms"
+RULES = tuple(
+    f"{_RULES}:{'_grad_fn_map' if id in _grad_fn_map else 'backward_impls'}[{id}]"
+    for id in (*ANALYTIC, PrimIDs.ABS)
+)
+
+
+def conjugate_gradients(_: Hooks) -> None:
     """Changes Thunder's rules for primitives that take complex tensors."""
     for id in ANALYTIC:
         if id in _grad_fn_map:

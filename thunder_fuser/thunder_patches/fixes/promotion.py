@@ -37,18 +37,12 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
-from thunder.extend import Executor
+
+from thunder_fuser.thunder_patches.patch import Hooks
 
 
-def treat_as_torch(executor: type[Executor]) -> None:
-    """From now on, torch's rules hold in functions jitted with such an executor."""
-    _promote_as_torch(executor)
-    _broadcast_scalars(executor)
-    _keep_types_of_quotients(executor)
-    _keep_empty_axes(executor)
-
-
-def _promote_as_torch(executor: type[Executor]) -> None:
+def promote_as_torch(hooks: Hooks) -> None:
+    """From now on, operands have torch's types in functions jitted with such an executor."""
     of_thunder = utils.elementwise_type_promotion
 
     def promotion(
@@ -57,36 +51,38 @@ def _promote_as_torch(executor: type[Executor]) -> None:
         """(the type to compute in, the type of the result); `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
         of_bools = {one.dtype for one in _tensors(args)} == {dtypes.bool8}
-        if of_bools and dtypes.int8_ in types and _is_used(executor):
+        if of_bools and dtypes.int8_ in types and _is_used(hooks):
             first, second = (dtypes.int64 if one is dtypes.int8_ else one for one in types)
             return first, second
         to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
-        if not to_float or types != (float, float) or not _is_used(executor):
+        if not to_float or types != (float, float) or not _is_used(hooks):
             return types
         return (dtypes.float32, dtypes.float32) if _tensors(args) else types
 
     utils.elementwise_type_promotion = promotion
 
 
-def _broadcast_scalars(executor: type[Executor]) -> None:
+def broadcast_scalars(hooks: Hooks) -> None:
+    """From now on, a 0-dim tensor on a CPU is broadcast there, so its gradient is summed."""
     of_thunder = clang.maybe_broadcast
 
     def broadcast(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> tuple[Any, ...]:
         """The operands in one shape."""
         on_cpu = all(one.device.devicetype is DeviceType.CPU for one in _tensors(args))
-        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(executor))
+        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(hooks))
         result = of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers)
         return tuple(result)
 
     clang.maybe_broadcast = broadcast
 
 
-def _keep_types_of_quotients(executor: type[Executor]) -> None:
+def keep_types_of_quotients(hooks: Hooks) -> None:
+    """From now on, floor_divide keeps the type of its operands there."""
     of_thunder = clang._floor_divide_float
 
     def floor_divide(a: Any, b: Any) -> Any:
         result = of_thunder(a, b)
-        if not _tensors((result,)) or not _is_used(executor):
+        if not _tensors((result,)) or not _is_used(hooks):
             return result
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
         return clang.maybe_convert_to_dtype(
@@ -96,23 +92,24 @@ def _keep_types_of_quotients(executor: type[Executor]) -> None:
     clang._floor_divide_float = floor_divide
 
 
-def _keep_empty_axes(executor: type[Executor]) -> None:
+def keep_empty_axes(hooks: Hooks) -> None:
+    """From now on, an empty range has its axis there."""
     of_thunder = clang.arange
 
     def arange(**given: Any) -> Any:
         result = of_thunder(**given)
         of_torch = "dtype" in given  # torch.arange passes one, or None; clang.diagonal does not
-        if result.ndim or not of_torch or not _is_used(executor):
+        if result.ndim or not of_torch or not _is_used(hooks):
             return result
         return clang.full((0,), 0, device=result.device, dtype=result.dtype)
 
     clang.arange = arange
 
 
-def _is_used(executor: type[Executor]) -> bool:
+def _is_used(hooks: Hooks) -> bool:
     """True if the function that Thunder compiles is jitted with such an executor."""
-    data = get_compile_data()
-    return data is not None and any(isinstance(one, executor) for one in data.executors_list)
+    data, kind = get_compile_data(), type(hooks.executor)
+    return data is not None and any(isinstance(one, kind) for one in data.executors_list)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:

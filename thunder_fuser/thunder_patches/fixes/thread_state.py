@@ -27,8 +27,10 @@ from thunder.common import CompileData
 from thunder.core.utils import AutocastStack
 from thunder.transforms import autocast
 
+from thunder_fuser.thunder_patches.patch import Hooks
 
-def keep_state_by_thread() -> None:
+
+def keep_state_by_thread(_: Hooks) -> None:
     """From now on, threads that trace one jitted function do not see each other's state."""
     CompileData.is_grad_enabled = _OfThread("is_grad_enabled", lambda: True)
     CompileData.autocast_stack = _OfThread("autocast_stack", AutocastStack)

@@ -38,12 +38,13 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder_fuser.errors import LostWriteWarning
 from thunder_fuser.options import option
 from thunder_fuser.source.warn import warn_at
+from thunder_fuser.thunder_patches.patch import Hooks
 
 _NAME = "write_attribute"
 _WRITTEN = (Proxy, int, float, tuple, type(None))
 
 
-def write_attributes_back() -> None:
+def write_attributes_back(_: Hooks) -> None:
     """From now on, attributes that a jitted module's forward sets are set after each call."""
     _note_all_stores()
     of_thunder = jit_ext.process_recorded_modifications

@@ -29,8 +29,13 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceResults, tracectx
 
 from thunder_fuser.options import option
-from thunder_fuser.thunder_patches.argument_structure import structure_of
-from thunder_fuser.thunder_patches.shared_arguments import Layouts, layouts_of, note_one_tensors
+from thunder_fuser.thunder_patches.fixes.argument_structure import structure_of
+from thunder_fuser.thunder_patches.fixes.shared_arguments import (
+    Layouts,
+    layouts_of,
+    note_one_tensors,
+)
+from thunder_fuser.thunder_patches.patch import Hooks
 
 CHECK = "check_structure"
 
@@ -53,7 +58,7 @@ class StructureCheck:
             raise LookupError("arguments that share memory in another way")
 
 
-def compare_arguments() -> None:
+def compare_arguments(_: Hooks) -> None:
     """From now on, a call with other None, types, lengths or keys than an earlier one is traced."""
     of_thunder = thunder.thunder_general_jit
 

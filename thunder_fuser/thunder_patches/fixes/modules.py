@@ -27,6 +27,7 @@ from thunder.core.module import ThunderModule
 from thunder.extend import Executor, TemporaryExecutor, get_always_executors, get_executor
 
 from thunder_fuser.errors import CopyError
+from thunder_fuser.thunder_patches.patch import Hooks
 
 _OF_THUNDER = {  # attributes that a new jitted module has of its own
     "_modules", "_forward_fn", "_overrides_parameters", "_overrides_buffers", "_module_cache",
@@ -34,7 +35,7 @@ _OF_THUNDER = {  # attributes that a new jitted module has of its own
 }  # fmt: skip
 
 
-def repair_modules() -> None:
+def repair_modules(_: Hooks) -> None:
     """From now on, jitted modules can be held by others, copied and pickled."""
     _write_names_of_the_original()
     _load_names_of_the_original()

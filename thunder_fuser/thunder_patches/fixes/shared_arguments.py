@@ -24,6 +24,7 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import InPlaceError
+from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import reads, shared_by, written_by
 
@@ -31,7 +32,7 @@ Layouts = tuple[tuple[int, int, tuple[int, ...]], ...]
 _NOTE = "arguments that are one tensor"  # in Thunder's cache_info, beside what a prologue reads
 
 
-def tell_arguments_apart() -> None:
+def tell_arguments_apart(_: Hooks) -> None:
     """From now on, a program takes arguments for one tensor only where note_one_tensors says so."""
     of_thunder = thunder.insert_alias_updates
 
