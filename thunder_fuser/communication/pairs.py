@@ -21,7 +21,7 @@ _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 REDUCED = {"reduce_scatter": "matmul_reduce_scatter", "all_reduce": "matmul_all_reduce"}
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """A matmul, or a linear, whose second operand is transposed and may be followed by a bias.
 
     sizes, dtypes: of the operands, then of the result.
@@ -41,12 +41,20 @@ class Product(NamedTuple):
         return fits and has_elements and all(dtype in _DTYPES for dtype in self.dtypes)
 
 
-class Pair(NamedTuple):
+class SumOverDevices(NamedTuple):
+    """A sum behind a product. kind: all_reduce or reduce_scatter; call: what the caller needs."""
+
+    kind: str
+    devices: int
+    call: Any
+
+
+class ProductPair(NamedTuple):
     """The call of this name. collective: what the caller needs of it; place: of the operand that is
     gathered, None for a sum."""
 
     name: str
-    product: Product
+    product: MatrixProduct
     collective: Any
     place: int | None = None
 
@@ -57,13 +65,13 @@ class Pair(NamedTuple):
 
 
 def pairs_of(
-    product: Product, gather_of: Callable[[Product, int], Any],
-    reduction_of: Callable[[Product], tuple[str, int, Any] | None],
-) -> Iterator[Pair]:  # fmt: skip
+    product: MatrixProduct, gather_of: Callable[[MatrixProduct, int], Any],
+    reduction_of: Callable[[MatrixProduct], SumOverDevices | None],
+) -> Iterator[ProductPair]:  # fmt: skip
     """The calls with the gather of an operand, then that with the sum of the result over devices.
 
-    gather_of: what the caller needs of the gather, or None; reduction_of: the kind of the sum, its
-    devices, and the same. Leading axes count as rows of a matrix: both are along the first axis.
+    gather_of: what the caller needs of the gather, or None; reduction_of: the sum of
+    the result, or None. Leading axes count as rows of a matrix: both are along the first axis.
     """
     if not product.is_supported:
         return
@@ -72,8 +80,7 @@ def pairs_of(
     for place, name in enumerate(names[:1 + (product.is_linear and len(result) == 2)]):
         gather = gather_of(product, place)
         if gather is not None:
-            yield Pair(name, product, gather, place)
-    kind, world, post = reduction_of(product) or ("", 1, None)
-    has_bias = len(product.sizes) > 3  # each device would add it
-    if post is not None and not has_bias and prod(result[:-1]) % world == 0:
-        yield Pair(REDUCED[kind], product, post)
+            yield ProductPair(name, product, gather, place)
+    post, has_bias = reduction_of(product), len(product.sizes) > 3  # each device would add it
+    if post is not None and not has_bias and prod(result[:-1]) % post.devices == 0:
+        yield ProductPair(REDUCED[post.kind], product, post.call)

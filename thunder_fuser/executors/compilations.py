@@ -20,7 +20,7 @@ from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes
 
 
-class _Kept(NamedTuple):
+class _Compilation(NamedTuple):
     claims: Claims | None
     recomputation: Recomputation | None
 
@@ -29,7 +29,7 @@ class Compilations:
     """By the first trace of the compilation: Thunder's cache keeps it with the final ones."""
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[TraceCtx, _Kept] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[TraceCtx, _Compilation] = WeakKeyDictionary()
         # Composites that Thunder took apart, by the name of their result; they are no longer in the
         # trace when the regions are claimed.
         self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
@@ -53,9 +53,9 @@ class Compilations:
         composites = self._refused.pop(data, {}).values()
         claims = replace(claims, unfused=(*composites, *claims.unfused))
         _, stats = _compile_data.get()
-        self._kept[stats.last_traces[0]] = _Kept(claims, recomputation)
+        self._kept[stats.last_traces[0]] = _Compilation(claims, recomputation)
         return claims
 
-    def of(self, first: TraceCtx) -> _Kept:
+    def of(self, first: TraceCtx) -> _Compilation:
         """The compilation with this first trace."""
-        return self._kept.get(first, _Kept(None, None))
+        return self._kept.get(first, _Compilation(None, None))

@@ -44,7 +44,11 @@ from thunder_fuser.fast_path.torch_state import Environment, environment_of
 from thunder_fuser.host.checks import Like, make_check
 from thunder_fuser.thunder_patches.fixes.argument_structure import Structure
 from thunder_fuser.thunder_patches.fixes.arguments import CHECK
-from thunder_fuser.thunder_patches.fixes.shared_arguments import Layouts, aliases_of, layouts_of
+from thunder_fuser.thunder_patches.fixes.shared_arguments import (
+    SharedLayouts,
+    aliases_of,
+    layouts_of,
+)
 from thunder_fuser.trace.proxies import reads
 
 Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue
@@ -105,7 +109,7 @@ class _Writer:
     def __init__(self, prologue: TraceCtx, jitted: ref[ThunderModule] | None) -> None:
         self.recorded: dict[str, Any] = {}
         self.structure: Structure | None = None
-        self.layouts: Layouts = ()
+        self.layouts: SharedLayouts = ()
         self.scope: dict[str, Any] = {
             "thunder": thunder, "torch": torch, "__function_obj": prologue.fn, "_jitted": jitted,
             "_apart": _apart, "_aliases": aliases_of, "_layouts": layouts_of,

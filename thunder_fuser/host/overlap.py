@@ -15,7 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thunder_fuser.communication.pairs import REDUCED, Pair, Product, pairs_of
+from thunder_fuser.communication.pairs import (
+    REDUCED,
+    MatrixProduct,
+    ProductPair,
+    SumOverDevices,
+    pairs_of,
+)
 from thunder_fuser.communication.products import foreseen, with_chunks
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.communication import devices
@@ -82,23 +88,23 @@ class _Segments:
     singles: dict[int, OpRecord]
     place: dict[str, int]
 
-    def gather_of(self, product: Product, place: int) -> OpRecord | None:
+    def gather_of(self, product: MatrixProduct, place: int) -> OpRecord | None:
         """The gather of an operand that nothing else reads."""
         name, fusion = names_of(product.op)[place], self.segmented.fusion
         post = self.singles[self.place[name]] if name in self.place else None
         is_gather = post is not None and post.op == "all_gather" and _is_first(fusion, post, name)
         return post if is_gather and _is_between(fusion, name) else None
 
-    def reduction_of(self, product: Product) -> tuple[str, int, OpRecord] | None:
+    def reduction_of(self, product: MatrixProduct) -> SumOverDevices | None:
         """The sum over devices that is the only reader of a product."""
         (whole,), fusion = product.op.outputs, self.segmented.fusion
         for post in fusion.uses[whole] if _is_between(fusion, whole) else ():
             is_sum = post.op in REDUCED and post.attr("reduce") == "sum"
             if is_sum and post.outputs[0] in self.place and _is_first(fusion, post, whole):
-                return post.op, devices(post), post
+                return SumOverDevices(post.op, devices(post), post)
         return None
 
-    def takes(self, pair: Pair) -> bool:
+    def takes(self, pair: ProductPair) -> bool:
         """True if the definition or the user asks for the call, and its result is row-major."""
         chunks = _chunks(pair)
         is_wanted = chunks is not None and (self.every or chunks > 0)
@@ -173,15 +179,15 @@ def _is_first(fusion: Fusion, post: OpRecord, name: str) -> bool:
     return axis is None or normalise_axis(axis, len(fusion.tensors[name].shape), post.op) == 0
 
 
-def _product(fusion: Fusion, expr: OpRecord) -> Product | None:
+def _product(fusion: Fusion, expr: OpRecord) -> MatrixProduct | None:
     if expr.op not in PRODUCTS:
         return None
     tensors = [fusion.tensors[name] for name in (*names_of(expr), *expr.outputs)]
     sizes, dtypes = (view.sizes for view in tensors), (view.dtype for view in tensors)
-    return Product(expr, expr.op == "linear", tuple(sizes), tuple(dtypes))
+    return MatrixProduct(expr, expr.op == "linear", tuple(sizes), tuple(dtypes))
 
 
-def _overlapped(pair: Pair) -> Overlapped:
+def _overlapped(pair: ProductPair) -> Overlapped:
     """The call that replaces a product and its communication."""
     product, post = pair.product.op, pair.collective
     reads = [*names_of(product)]
@@ -192,12 +198,12 @@ def _overlapped(pair: Pair) -> Overlapped:
     )
 
 
-def _result(pair: Pair) -> str:
+def _result(pair: ProductPair) -> str:
     last = pair.collective if pair.place is None else pair.product.op
     return str(last.outputs[0])
 
 
-def _chunks(pair: Pair) -> int | None:
+def _chunks(pair: ProductPair) -> int | None:
     """The chunks of each device's part by the product's streams: 0 without streams, None if they
     split another axis. CommunicationError if the devices do not get equally many."""
     product, post = pair.product.op, pair.collective

@@ -44,16 +44,16 @@ class HostScalars:
     def add(self, name: str, record: OpRecord, dtype: DataType) -> None:
         """A scalar that an op computes. Nothing is kept if the host cannot compute it."""
         read = [o for o in record.inputs if isinstance(o, str)]
-        if record.op not in _FUNCTIONS or any(one not in self._arguments for one in read):
+        if record.op not in _FUNCTIONS or not self._arguments.keys() >= {*read}:
             return
-        self._arguments[name] = frozenset().union(*(self._arguments[one] for one in read))
+        self._arguments[name] = frozenset().union(*map(self._arguments.__getitem__, read))
         operands = [_number(o, self._numbers) for o in record.inputs]
         value = computed(record, operands, dtype)
         if value is not None:
             self._numbers[name] = value
         if dtype in INTEGERS:
-            own = const(int(value)) if value is not None else self._expression(record)
-            self._keep(name, symbol(name) if own is None else own)
+            size = const(int(value)) if value is not None else self._expression(record)
+            self._keep(name, symbol(name) if size is None else size)
 
     def arguments_of(self, name: str) -> frozenset[str]:
         """The arguments of a scalar's computation; DefinitionError if the host does not know it."""
@@ -86,12 +86,12 @@ class HostScalars:
         if record.op == "cast":  # to the type of sizes, which are below 2**31 if they are Int32
             return parts[0] if record.attr("dtype") is DataType.Int else None
         rule = _EXPRESSIONS.get(record.op)
-        if rule is None or (rule is operator.floordiv and _below_one(parts[1])):
+        if rule is None or (rule is operator.floordiv and _is_no_divisor(parts[1])):
             return None
         return rule(*parts)  # type: ignore[arg-type]
 
 
-def _below_one(divisor: Scalar | None) -> bool:
+def _is_no_divisor(divisor: Scalar | None) -> bool:
     """True for a number by which Scalars do not divide."""
     return divisor is not None and divisor.is_const and divisor.value < 1
 

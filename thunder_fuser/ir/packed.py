@@ -98,9 +98,9 @@ def _unrounded(numbers: Tensor, call: str) -> Tensor:
     """What was cast to the numbers, which pack_e2m1 rounds alike, or else the numbers as Float."""
     owner = numbers.owner
     name = owner.operand(numbers, call, "4-bit floats")
-    made = next(record for record in owner.records if name in record.outputs)
-    source = Tensor(str(made.inputs[0]), owner)
-    is_cast = made.op == "cast" and not source.dtype().is_stored
+    producer = next(record for record in owner.records if name in record.outputs)
+    source = Tensor(str(producer.inputs[0]), owner)
+    is_cast = producer.op == "cast" and not source.dtype().is_stored
     return source if is_cast else owner.ops.cast(Tensor(str(name), owner), DataType.Float)
 
 
@@ -118,8 +118,8 @@ def halves(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 def along_sums(call: str, matrices: Sequence[Any]) -> list[Any]:
     """The matrices of a product, 4-bit floats in pairs along the axis that it sums over."""
     return [
-        pairs_of(one, axis % one.ndim, call) if _is_numbers(one) and one.ndim > 1 else one
-        for one, axis in zip(matrices, (-1, -2), strict=True)
+        pairs_of(x, axis % x.ndim, call) if _is_numbers(x) and x.ndim > 1 else x
+        for x, axis in zip(matrices, (-1, -2), strict=True)
     ]
 
 

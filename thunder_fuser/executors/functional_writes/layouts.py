@@ -28,14 +28,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from thunder_fuser.executors.record.result_dtypes import as_meta, function_named
 from thunder_fuser.executors.stride_orders.simulate import noted_of
 from thunder_fuser.executors.support.dtypes import is_known_number
-from thunder_fuser.thunder_patches.arguments import add_check
+from thunder_fuser.thunder_patches.fixes.arguments import add_check
 from thunder_fuser.trace.proxies import makes, reads
 
 Pairs = set[tuple[str, str]]  # a result, and the operand whose memory it has
-Strides = dict[str, tuple[int, ...]]  # of arguments
+ArgumentStrides = dict[str, tuple[int, ...]]  # of arguments
 
 
-class Layouts:
+class EagerLayouts:
     """The tensors of a trace as fake tensors: none if an operation or an argument is not known.
 
     doubted: the views that may be copies, of which it is asked.
@@ -47,8 +47,8 @@ class Layouts:
         returned = reads(self._prologue.bound_symbols[-1]) if self._prologue is not None else ()
         self._arguments = {one.name: one for one in returned}
         self._values: dict[str, torch.Tensor] = {}
-        self._deciding: dict[str, Strides] = {}
-        self._guarded: Strides = {}
+        self._deciding: dict[str, ArgumentStrides] = {}
+        self._guarded: ArgumentStrides = {}
         with FakeTensorMode():
             self._take(trace)
             for bsym in trace.bound_symbols:

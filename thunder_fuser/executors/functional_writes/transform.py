@@ -32,7 +32,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 from thunder.core.update_aliases import replace_args_with_alias_map
 
 from thunder_fuser.errors import InPlaceError
-from thunder_fuser.executors.functional_writes.layouts import Layouts
+from thunder_fuser.executors.functional_writes.layouts import EagerLayouts
 from thunder_fuser.executors.functional_writes.view_links import Link, links_of
 from thunder_fuser.options import option
 from thunder_fuser.source.jit_options import options_of_jit
@@ -73,7 +73,7 @@ def functional(trace: TraceCtx) -> TraceCtx:
     """The trace with such writes as values; itself if it has none."""
     seen = _Seen.in_trace(trace)
     if doubted := seen.in_doubt():
-        layouts, names = Layouts(trace, doubted), seen.memory.sharing(seen.with_neighbours())
+        layouts, names = EagerLayouts(trace, doubted), seen.memory.sharing(seen.with_neighbours())
         seen = _Seen.in_trace(trace, layouts)
         seen.roots |= set(map(seen.root, names)) - seen.detached  # strides differ where it runs
         layouts.guard()
@@ -98,7 +98,7 @@ class _Memories:
     memory was written through another name since, and where.
     """
 
-    def __init__(self, layouts: Layouts | None = None) -> None:
+    def __init__(self, layouts: EagerLayouts | None = None) -> None:
         self.layouts, self.memory = layouts, Memory()
         self.links: dict[str, Link] = {}
         self.same: dict[str, str] = {}
@@ -153,7 +153,7 @@ class _Seen(_Memories):
     may flow; detached: tracked ones that were written under no_grad.
     """
 
-    def __init__(self, args: Sequence[Proxy], layouts: Layouts | None) -> None:
+    def __init__(self, args: Sequence[Proxy], layouts: EagerLayouts | None) -> None:
         super().__init__(layouts)
         self.roots: set[str] = set()
         self.tracked = {
@@ -164,7 +164,7 @@ class _Seen(_Memories):
         self._together = Memory()  # memories written by one bound symbol
 
     @classmethod
-    def in_trace(cls, trace: TraceCtx, layouts: Layouts | None = None) -> _Seen:
+    def in_trace(cls, trace: TraceCtx, layouts: EagerLayouts | None = None) -> _Seen:
         data = get_compile_data()
         is_tracked = data is None or data.is_grad_enabled
         seen = cls(trace.args if is_tracked else (), layouts)

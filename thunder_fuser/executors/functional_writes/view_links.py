@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.functional_writes.layouts import Layouts, Pairs, pairs_of
+from thunder_fuser.executors.functional_writes.layouts import EagerLayouts, Pairs, pairs_of
 from thunder_fuser.executors.record.result_dtypes import as_meta
 from thunder_fuser.executors.stride_orders.convolutions import FORMATS
 from thunder_fuser.ir.strides import contiguous_strides
@@ -60,7 +60,7 @@ class Link:
         return ends if all(type(one) is int for pair in ends for one in pair) else []
 
 
-def links_of(bsym: BoundSymbol, layouts: Layouts | None = None) -> dict[str, Link]:
+def links_of(bsym: BoundSymbol, layouts: EagerLayouts | None = None) -> dict[str, Link]:
     """{name: its link}, for results that are views of operands, and for values between the two."""
     steps = {
         part.output.name: part for part in parts(bsym)
@@ -84,9 +84,15 @@ def _link(bsym: BoundSymbol, step: BoundSymbol, is_sure: bool) -> Link:
     return Link(step.args[0].name, step, is_sure, bsym.sym.name)
 
 
+class _MayShare(NamedTuple):
+    view: str
+    operand: str
+    is_sure: bool
+
+
 def _shared(
-    bsym: BoundSymbol, steps: dict[str, BoundSymbol], layouts: Layouts | None
-) -> Iterator[tuple[str, str, bool]]:
+    bsym: BoundSymbol, steps: dict[str, BoundSymbol], layouts: EagerLayouts | None
+) -> Iterator[_MayShare]:
     """(a result, the operand whose memory it has, whether for all strides)"""
     made = {one.name for one in makes(bsym)}
     listed = bsym.sym.name in TORCH_VIEWS
@@ -104,7 +110,7 @@ def _shared(
     some, every = (some, every) if known is None else (known, known)
     for name, operand in sorted(some):
         if name != operand:
-            yield name, operand, (name, operand) in every
+            yield _MayShare(name, operand, (name, operand) in every)
 
 
 # --------------------------------------------------------------------------------- torch's answer

@@ -27,7 +27,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
-from thunder_fuser.communication.pairs import Pair, Product, pairs_of
+from thunder_fuser.communication.pairs import MatrixProduct, ProductPair, SumOverDevices, pairs_of
 from thunder_fuser.communication.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.overlap.backward_products import Consumer, GatheredCallable, consumed
 from thunder_fuser.executors.regions.plan import Plan
@@ -119,12 +119,12 @@ class Finder:
         yield from (self._joined(at, one, pair) for at, one, pair in pairs if pair is not None)
         yield from filter(None, (self._gathered_again(*one) for one in waits))
 
-    def _pair(self, item: BoundSymbol) -> Pair | None:
+    def _pair(self, item: BoundSymbol) -> ProductPair | None:
         product = self._product(item)
         pairs = () if product is None else pairs_of(product, self.gather_of, self.reduction_of)
         return next(iter(pairs), None)
 
-    def _product(self, item: BoundSymbol) -> Product | None:
+    def _product(self, item: BoundSymbol) -> MatrixProduct | None:
         """A product of two plain tensors, without a bias."""
         if not is_product(item) or item.sym.name not in ("linear", "matmul"):
             return None
@@ -132,7 +132,7 @@ class Finder:
         if len(tensors) != 3 or not all(map(self._is_plain, tensors)):
             return None
         sizes, dtypes = (tuple(t._shape) for t in tensors), (data_type(t.dtype) for t in tensors)
-        return Product(item, item.sym.name == "linear", tuple(sizes), tuple(dtypes))
+        return MatrixProduct(item, item.sym.name == "linear", tuple(sizes), tuple(dtypes))
 
     def _is_taken(self, item: BoundSymbol) -> bool:
         product = self._product(item)
@@ -145,7 +145,7 @@ class Finder:
 
     # ---- a gather before a product
 
-    def gather_of(self, product: Product, place: int) -> _Replaced | None:
+    def gather_of(self, product: MatrixProduct, place: int) -> _Replaced | None:
         """The gather of an operand. None if other ops of the same direction read the gathered
         tensor, and for a weight unless it is asked for: Thunder's passes hide its gather."""
         at = self.maker[product.op.output.name]
@@ -215,7 +215,7 @@ class Finder:
 
     # ---- a reduction behind a product
 
-    def reduction_of(self, product: Product) -> tuple[str, int, _Replaced] | None:
+    def reduction_of(self, product: MatrixProduct) -> SumOverDevices | None:
         """The reduction behind a product. None if it is awaited elsewhere, or hidden."""
         at = self.maker[product.op.output.name]
         *copies, post_at = self._only_readers(product.op.output)
@@ -233,7 +233,7 @@ class Finder:
             return None
         gone, symbols = (at, *copies, post_at, *waits), (post, self.items[waits[0]])
         kind = "reduce_scatter" if is_scatter else "all_reduce"
-        return kind, group.size(), _Replaced(post_at, gone, symbols, group)
+        return SumOverDevices(kind, group.size(), _Replaced(post_at, gone, symbols, group))
 
     def _only_readers(self, product: TensorProxy) -> list[int]:
         """The only reader of a value, preceded by the items that pass on its rows unchanged."""
@@ -271,7 +271,7 @@ class Finder:
         between = (item for item in self.items[start:end] if isinstance(item, BoundSymbol))
         return any(one.name == other.name for item in between for other in overwritten(item))
 
-    def _joined(self, at: int, item: BoundSymbol, pair: Pair) -> _Joined:
+    def _joined(self, at: int, item: BoundSymbol, pair: ProductPair) -> _Joined:
         """The call. Its parts are the symbols that it replaces; the collectives among them keep it
         out of CUDA graphs."""
         replaced: _Replaced = pair.collective

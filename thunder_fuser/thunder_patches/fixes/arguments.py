@@ -31,7 +31,7 @@ from thunder.core.trace import TraceCtx, TraceResults, tracectx
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes.argument_structure import structure_of
 from thunder_fuser.thunder_patches.fixes.shared_arguments import (
-    Layouts,
+    SharedLayouts,
     layouts_of,
     note_one_tensors,
 )
@@ -46,7 +46,7 @@ class StructureCheck:
     layouts: how those that share memory lie in it; () if the program writes none of them.
     """
 
-    layouts: Layouts = ()
+    layouts: SharedLayouts = ()
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.expected = structure_of(args, kwargs)

@@ -28,7 +28,7 @@ from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import reads, shared_by, written_by
 
-Layouts = tuple[tuple[int, int, tuple[int, ...]], ...]
+SharedLayouts = tuple[tuple[int, int, tuple[int, ...]], ...]
 _NOTE = "arguments that are one tensor"  # in Thunder's cache_info, beside what a prologue reads
 
 
@@ -42,7 +42,9 @@ def tell_arguments_apart(_: Hooks) -> None:
     thunder.insert_alias_updates = insert_alias_updates
 
 
-def note_one_tensors(trace: TraceCtx, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layouts:
+def note_one_tensors(
+    trace: TraceCtx, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> SharedLayouts:
     """Notes which arguments of the running compilation are one tensor. Returns the layouts of
     those that share memory, if that depends on them, else ().
 
@@ -56,7 +58,7 @@ def note_one_tensors(trace: TraceCtx, args: tuple[Any, ...], kwargs: dict[str, A
     names, written = [getattr(proxy, "name", "") for proxy in proxies], _written_in(trace)
     groups = [group for group in _groups(values) if any(names[at] in written for at in group)]
     same = {
-        tuple(other for other in group if _are_one(values, names, at, other))
+        tuple(other for other in group if _are_same(values, names, at, other))
         for group in groups for at in group if names[at] in written
     }  # fmt: skip
     noted[_NOTE] = [[*one] for one in sorted(same)]
@@ -90,10 +92,10 @@ def _value_of(record: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         return None
 
 
-def _are_one(values: list[Any], names: list[str], at: int, other: int) -> bool:
+def _are_same(values: list[Any], names: list[str], at: int, other: int) -> bool:
     """Whether two arguments are one tensor; False if they have no element in common."""
     x, y = values[at], values[other]
-    if at == other or _is_one(x, y):
+    if at == other or _is_same(x, y):
         return True
     (start, end), (first, last) = _extent(x), _extent(y)
     if end <= first or last <= start:
@@ -105,7 +107,7 @@ def _are_one(values: list[Any], names: list[str], at: int, other: int) -> bool:
     )  # fmt: skip
 
 
-def _is_one(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
     facts = [(t.storage_offset(), t.numel(), t.dtype, t.requires_grad) for t in (x, y)]
     is_plain = x.is_contiguous() and y.is_contiguous()  # then Thunder reshapes the first
     return facts[0] == facts[1] and (is_plain or (x.shape, x.stride()) == (y.shape, y.stride()))
@@ -139,7 +141,7 @@ def aliases_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return "-".join(",".join(map(str, group)) for group in groups)
 
 
-def layouts_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Layouts:
+def layouts_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SharedLayouts:
     """(place, distance to the first one, strides) of the arguments that share memory."""
     flat, _ = tree_flatten((args, kwargs))
     return tuple(
