@@ -61,9 +61,10 @@ def test_an_embedding_whose_options_are_arguments() -> None:
         types = (D.Int, D.Float, D.Float, D.Bool, D.Bool)
         fd.add_output(fd.ops.embedding_fwd(i, w, *(fd.define_scalar(one) for one in types)))
     for norm in (1.0, 2.0, float("inf")):
-        expected = F.embedding(index, weight.clone(), -2, 0.3, norm, True, True)
+        # On the CPU: torch's kernel for GPUs takes every infinity norm for 1.
+        expected = F.embedding(index.cpu(), weight.cpu().clone(), -2, 0.3, norm, True, True)
         (result,) = fd.execute([index, weight, -2, 0.3, norm, True, True])
-        torch.testing.assert_close(result, expected)
+        torch.testing.assert_close(result.cpu(), expected, rtol=0.016, atol=2e-3)
 
 
 def test_packed_floats_are_cast() -> None:

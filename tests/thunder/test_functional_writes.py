@@ -125,6 +125,14 @@ def activation_of_a_part(x: Any, c: Any) -> Any:
     return b + c
 
 
+@refused
+def a_copy_by_to(x: Any, c: Any) -> Any:
+    """Thunder alone loses the gradient. The fuzzer found a KeyError here."""
+    b = x.to(x.dtype, copy=True)
+    b.exp_()
+    return b * x
+
+
 @case
 def an_unsqueezed_row(x: Any, c: Any) -> Any:
     b = x.sin()

@@ -86,14 +86,16 @@ class EagerLayouts:
                 self._deciding[name] = {name: noted.stride()}
 
     def _follow(self, bsym: BoundSymbol) -> None:
-        made = [one for one in makes(bsym) if isinstance(one, TensorProxy)]
-        results = call(bsym, self._operand) or ()
-        if [tuple(one.shape) for one in results] != [tuple(one._shape) for one in made]:
+        made = [proxy for proxy in makes(bsym) if isinstance(proxy, TensorProxy)]
+        read = _tensors(reads(bsym))
+        if not made or not read <= self._values.keys():
             return
-        deciding = [self._deciding[name] for name in _tensors(reads(bsym))]
+        results = call(bsym, self._operand) or ()
+        if [tuple(each.shape) for each in results] != [tuple(proxy._shape) for proxy in made]:
+            return
+        deciding = dict(ChainMap(*(self._deciding[name] for name in read)))
         for proxy, result in zip(made, results, strict=True):
-            self._values[proxy.name] = result
-            self._deciding[proxy.name] = dict(ChainMap(*deciding))
+            self._values[proxy.name], self._deciding[proxy.name] = result, deciding
 
     def _operand(self, value: Any) -> Any:
         if isinstance(value, TensorProxy):
