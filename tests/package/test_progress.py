@@ -308,7 +308,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def noting(original: Callable[..., None]) -> Callable[..., None]:
         return lambda what, *more: (found.append(what), original(what, *more))[1]
 
-    line = progress._Line()
+    line = progress._ProgressLine()
     monkeypatch.setattr(line, "begin", noting(line.begin))
     monkeypatch.setattr(line, "beat", noting(line.beat))
     monkeypatch.setattr(progress, "_LINE", line)

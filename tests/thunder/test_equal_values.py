@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.jitted import jit
 
 LENGTHS = (3, 6, 41, 49, 500, 2047)  # the reciprocals of some make 1 of no whole number
 
