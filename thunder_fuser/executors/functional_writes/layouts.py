@@ -86,12 +86,10 @@ class EagerLayouts:
                 self._deciding[name] = {name: noted.stride()}
 
     def _follow(self, bsym: BoundSymbol) -> None:
-        made = [proxy for proxy in makes(bsym) if isinstance(proxy, TensorProxy)]
-        read = _tensors(reads(bsym))
-        if not made or not read <= self._values.keys():
-            return
-        results = call(bsym, self._operand) or ()
-        if [tuple(each.shape) for each in results] != [tuple(proxy._shape) for proxy in made]:
+        made, read = [p for p in makes(bsym) if isinstance(p, TensorProxy)], _tensors(reads(bsym))
+        results = (call(bsym, self._operand) if read <= self._values.keys() else None) or ()
+        shapes = [tuple(proxy._shape) for proxy in made]
+        if not made or [tuple(each.shape) for each in results] != shapes:
             return
         deciding = dict(ChainMap(*(self._deciding[name] for name in read)))
         for proxy, result in zip(made, results, strict=True):
