@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes of products over streams, in two and four processes; see helpers/gloo_streams.py."""
+"""Axes of products over streams, in four processes; see helpers/gloo_streams.py."""
 
 from __future__ import annotations
 

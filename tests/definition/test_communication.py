@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusions that communicate, in two and four processes; see helpers/gloo_communication.py."""
+"""Fusions that communicate, in four processes; see helpers/gloo_communication.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded fusions in two and four processes that talk through gloo; see helpers/gloo_ranks.py."""
+"""Sharded fusions in four processes that talk through gloo; see helpers/gloo_ranks.py."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ def compile_alone(source: KernelSource, arch: str, test: str) -> None:
 
 
 def compile_quickly(text: str, name: str, arch: str) -> None:
-    """Compiles with fewer optimizations, which takes half of the time and refuses the same."""
+    """Compiles with fewer optimizations, in half of the time: what a program may say is checked
+    before them."""
     recipe = cubin_recipe(text, name, arch)
     cubin(replace(recipe, flags=(*recipe.flags, *QUICK[arch])))
 

@@ -86,14 +86,14 @@ PATCHES: tuple[Patch, ...] = (
          "thunder.core.pytree:tree_map"),
     ),
     Patch(
-        "a function's signature is asked for once", "speed-up",
+        "a function's signature is computed once", "speed-up",
         passes.normalize_fast, ("thunder.core.symbol:Symbol.normalize",),
     ),
     Patch(
         "leaves, copies and texts of bound symbols by plain walks", "speed-up",
         bound_symbols.ask_fast,
-        (f"{_SYMBOL}.flat_args", f"{_SYMBOL}.flat_outs", f"{_SYMBOL}.from_bsym_swap_proxies",
-         f"{_SYMBOL}.gather_ctxs"),
+        tuple(f"{_SYMBOL}.{name}" for name in (
+            "flat_args", "flat_outs", "from_bsym_swap_proxies", "gather_ctxs")),
     ),
     Patch(
         "a guard is compared with those of the same proxy", "speed-up",

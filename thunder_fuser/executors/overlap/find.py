@@ -147,7 +147,7 @@ class Finder:
 
     def gather_of(self, product: MatrixProduct, place: int) -> _Replaced | None:
         """The gather of an operand. None if other ops of the same direction read the gathered
-        tensor, and for a weight unless it is asked for: Thunder's passes hide its gather."""
+        tensor, and for a weight unless overlap is "always": Thunder's passes hide its gather."""
         at = self.maker[product.op.output.name]
         whole = product.op.args[place]
         is_asked = place == 0 or self.lower.overlap == "always"
