@@ -23,7 +23,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.functional_writes.layouts import EagerLayouts, Pairs, pairs_of
 from thunder_fuser.executors.record.result_dtypes import as_meta
-from thunder_fuser.executors.stride_orders.convolutions import FORMATS
+from thunder_fuser.executors.stride_orders.orders import channels_last
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import MOVES, TORCH_VIEWS, makes, parts, reads
 
@@ -131,5 +131,4 @@ def _transposed(value: Any) -> Any:
 
 def _channels_last(value: Any) -> Any:
     tensor = as_meta(value, {})
-    layout = FORMATS.get(tensor.ndim) if isinstance(value, TensorProxy) else None
-    return tensor.contiguous(memory_format=layout) if layout else tensor
+    return channels_last(tensor) if isinstance(value, TensorProxy) else tensor
