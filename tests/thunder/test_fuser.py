@@ -146,6 +146,20 @@ def test_thunder_may_fuse_a_region_again(fuser: ThunderFuser) -> None:
     torch.testing.assert_close(result, F.softmax(x, -1))
 
 
+def test_each_region_is_bound_by_fuse(fuser: ThunderFuser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools that count or change fusions wrap it, as Thunder's own do."""
+    numbers, bind = [], fuser.fuse
+
+    def fuse(region: Any, number: int, **about: Any) -> Any:
+        numbers.append(number)
+        return bind(region, number, **about)
+
+    monkeypatch.setattr(fuser, "fuse", fuse)
+    jitted = thunder.jit(lambda x: (x.exp() @ x).exp(), executors=[fuser])
+    jitted(torch.randn(4, 4))
+    assert numbers == [0, 1]
+
+
 def test_a_0_dim_tensor_has_no_axis(fuser: ThunderFuser) -> None:
     x = torch.tensor(2.0)
     jitted = thunder.jit(lambda a: F.softmax(a, 0) + a, executors=[fuser])

@@ -113,9 +113,13 @@ class ThunderFuser(FusionExecutor):
         """How many fusions may still be made."""
         self._fuel.set(value)
 
-    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
-        """The bound symbol of a region that Thunder has edited."""
-        return bind_region(unwrapped(region), fusion_counter, self, options_of_jit())
+    def fuse(self, region: Any, fusion_counter: int, **about: Any) -> BoundSymbol:
+        """The bound symbol of a region of a plan, or of one that Thunder has edited.
+
+        about: what bind_region takes beside these, for a region of a plan.
+        """
+        about.setdefault("options", options_of_jit())
+        return bind_region(unwrapped(region), fusion_counter, self, **about)
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""

@@ -34,7 +34,7 @@ def bind_plan(
         options = {"repeatable": True, **options}
     executor, comments = plan.options.executor, Comments(recomputation)
     total = sum(not region.makes_views for region in plan.regions)
-    bind = partial(bind_region, executor=executor, options=options, total=total)
+    bind = partial(executor.fuse, options=options, total=total)
     fusions, views = count(), count()
 
     def bound(item: Item) -> BoundSymbol:
@@ -57,8 +57,8 @@ def bind_region(
     region: Region,
     number: int,
     executor: Any,
-    options: Mapping[str, Value],
     *,
+    options: Mapping[str, Value],
     memory: RegionMemory = NO_MEMORY,
     comment: str = "",
     total: int = 0,
