@@ -23,7 +23,7 @@ from helpers.crashes import pytest_terminal_summary, record_crashes  # noqa: F40
 from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from helpers.watch import compile_waiting, watched
 
-from thunder_fuser.threads import BACKGROUND, WARNED
+from thunder_fuser.base.threads import BACKGROUND, WARNED
 
 TESTS = Path(__file__).resolve().parent
 

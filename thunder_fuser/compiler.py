@@ -15,11 +15,7 @@ import torch
 from thunder_fuser.analysis.names import kernel_name
 from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.autotune.tune import Tuner
-from thunder_fuser.codegen.cpu import emit_cpu
-from thunder_fuser.codegen.cuda import emit_cuda
-from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.dump import (
+from thunder_fuser.base.dump import (
     FUSION,
     KERNEL,
     LOG,
@@ -32,11 +28,17 @@ from thunder_fuser.dump import (
     not_writable,
     write_texts,
 )
+from thunder_fuser.base.failures import explaining
+from thunder_fuser.base.logs import log
+from thunder_fuser.base.stages import stage
+from thunder_fuser.base.threads import run_jobs
+from thunder_fuser.codegen.cpu import emit_cpu
+from thunder_fuser.codegen.cuda import emit_cuda
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import CompileError, GivenScheduleError
-from thunder_fuser.failures import explaining
 from thunder_fuser.host.program import HostProgram, Launcher, build, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.logs import log
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -48,9 +50,7 @@ from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, numbered, with_params
 from thunder_fuser.segment.segmenter import segment
-from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
-from thunder_fuser.threads import run_jobs
 
 
 @dataclass(frozen=True)

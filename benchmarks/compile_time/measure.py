@@ -20,10 +20,10 @@ import thunder
 import torch
 
 from benchmarks.compile_time.layers import Function, other, residual, step
+from thunder_fuser.base.stages import timed
 from thunder_fuser.explain.jitted import Jitted, claims_of, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
 from thunder_fuser.options import Value
-from thunder_fuser.stages import timed
 
 OURS, ALONE = "ours", "thunder"
 

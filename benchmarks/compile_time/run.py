@@ -22,10 +22,10 @@ from benchmarks.bounds import Bound
 from benchmarks.compile_time.measure import ALONE, OURS, Measured, Seconds
 from benchmarks.options import add_layers, at_least_one
 from benchmarks.report import Report
+from thunder_fuser.base.stages import STAGES
 from thunder_fuser.errors import InputError
 from thunder_fuser.explain.table import table
 from thunder_fuser.options import OPTIONS
-from thunder_fuser.stages import STAGES
 
 LAYERS = (1, 2, 4, 8, 16, 32, 64, 128)
 POLICIES = ("time", "memory", "none")

@@ -25,9 +25,9 @@ import torch
 
 from benchmarks.clock import wait
 from benchmarks.whole_models.zoo import ENTRIES
+from thunder_fuser.base.stages import timed
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.runtime.binaries import binaries
-from thunder_fuser.stages import timed
 
 OURS, ALONE, COMPILE = "ours", "Thunder", "torch.compile"
 _MAKERS: dict[str, Callable[[Any], Any]] = {

@@ -24,12 +24,12 @@ from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, kept_by
 from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
+from thunder_fuser.base.progress import working
 from thunder_fuser.explain.blocks import Sizes, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
 from thunder_fuser.explain.live_memory import Timeline, timeline
 from thunder_fuser.explain.memory import need_matplotlib, picture
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.progress import working
 
 LAYERS = (1, 4, 12)
 SIZES = Sizes()

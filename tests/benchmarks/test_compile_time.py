@@ -15,8 +15,8 @@ from benchmarks.compile_time import run
 from benchmarks.compile_time.layers import arguments, residual, step
 from benchmarks.compile_time.measure import Measured, Seconds, Wanted, measure
 from benchmarks.compile_time.run import Row, bounds
+from thunder_fuser.base.stages import STAGES
 from thunder_fuser.errors import InputError
-from thunder_fuser.stages import STAGES
 
 
 def row(layers: int, ours: float, kernels: int = 5) -> Row:

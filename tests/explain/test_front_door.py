@@ -21,11 +21,11 @@ from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 from torch import nn
 
 from thunder_fuser import explain, fuser
+from thunder_fuser.base.stages import timed
 from thunder_fuser.errors import FallbackWarning, InputError
 from thunder_fuser.explain import kernels, profile, report, saved, timeline, why
 from thunder_fuser.explain.jitted import Jitted, jit
 from thunder_fuser.explain.reports import FusionReport
-from thunder_fuser.stages import timed
 
 
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

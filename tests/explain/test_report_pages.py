@@ -15,11 +15,11 @@ from helpers.meshes import as_rank
 from thunder.torch import all_reduce
 from torch.distributed._functional_collectives import all_to_all_single
 
+from thunder_fuser.base.stages import timed
 from thunder_fuser.errors import FallbackWarning, InputError, ReportError
 from thunder_fuser.explain import profile, report, timeline
 from thunder_fuser.explain.blocks import SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.stages import timed
 
 
 def shown(path: Path) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from thunder_fuser.base.threads import WARNED
 from thunder_fuser.errors import CacheWarning
 from thunder_fuser.store.entry import ENDING, Recipe
 from thunder_fuser.store.store import Store
-from thunder_fuser.threads import WARNED
 
 MOST = 1 << 30
 

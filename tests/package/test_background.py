@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import pytest
 
-from thunder_fuser.options import option, options, with_options_as_now
-from thunder_fuser.threads import (
+from thunder_fuser.base.threads import (
     AbandonedError,
     Background,
     ForkGate,
     check_abandoned,
     run_jobs,
 )
+from thunder_fuser.options import option, options, with_options_as_now
 
 PATIENCE = 60.0  # seconds; nothing here takes as long
 
@@ -120,7 +120,7 @@ def test_a_fork_waits_at_the_gate() -> None:
     """In a process of its own: one with many threads had better not be forked."""
     program = """
 import os, threading, time
-from thunder_fuser.threads import ForkGate
+from thunder_fuser.base.threads import ForkGate
 gate, inside, left = ForkGate(), threading.Event(), []
 
 def work():
@@ -147,7 +147,7 @@ def test_a_child_waits_for_no_thread_of_its_parent() -> None:
     """A thread holds locks and computes a cached property while the process forks."""
     program = """
 import os, signal, threading
-from thunder_fuser.threads import cached_property, make_lock, make_reentrant_lock
+from thunder_fuser.base.threads import cached_property, make_lock, make_reentrant_lock
 inside, leave = threading.Event(), threading.Event()
 once, again = make_lock(), make_reentrant_lock()
 
@@ -181,7 +181,7 @@ def test_the_interpreter_exits_while_jobs_run() -> None:
     """Those that check are abandoned, and what was waiting never begins."""
     program = """
 import threading, time
-from thunder_fuser.threads import BACKGROUND, check_abandoned
+from thunder_fuser.base.threads import BACKGROUND, check_abandoned
 begun = threading.Event()
 
 def job():

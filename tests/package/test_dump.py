@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from thunder_fuser.dump import Dump, temporary_folder
+from thunder_fuser.base.dump import Dump, temporary_folder
 
 
 @pytest.fixture(autouse=True)

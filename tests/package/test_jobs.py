@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from thunder_fuser.threads import AbandonedError, check_abandoned, run_jobs
+from thunder_fuser.base.threads import AbandonedError, check_abandoned, run_jobs
 
 
 def test_results_come_in_order() -> None:

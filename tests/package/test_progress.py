@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_fuser import progress
+from thunder_fuser.base import progress
 from thunder_fuser.errors import OptionError
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
@@ -23,9 +23,9 @@ TESTS = Path(__file__).parents[1]
 # The programs below have a clock of their own. `until` waits for what the line's thread does.
 HEAD = """
 import os, sys, threading, time
-from thunder_fuser import progress
+from thunder_fuser.base import progress
 from thunder_fuser.options import options
-from thunder_fuser.progress import still, working
+from thunder_fuser.base.progress import still, working
 
 progress.STEP_SECONDS = 0.01
 clock = [100.0]

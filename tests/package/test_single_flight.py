@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from thunder_fuser.threads import Bounded, SingleFlight
+from thunder_fuser.base.threads import Bounded, SingleFlight
 
 LONG = 60.0  # seconds until a thread counts as stuck
 SHORT = 0.3  # seconds in which a thread that should wait would show that it does not

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.stages import STAGES, stage, timed
+from thunder_fuser.base.stages import STAGES, stage, timed
 
 
 def test_time_in_an_inner_stage_is_not_the_outer_ones() -> None:

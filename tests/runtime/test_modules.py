@@ -15,9 +15,9 @@ import pytest
 import torch
 from helpers.kernel_texts import make_source
 
+from thunder_fuser.base.threads import SingleFlight
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.runtime import cuda
-from thunder_fuser.threads import SingleFlight
 
 
 class Driver:

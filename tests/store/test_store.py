@@ -23,7 +23,7 @@ from helpers.stores import MOST, content, got, library, names, path_of, recipe, 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thunder_fuser import threads
+from thunder_fuser.base import threads
 from thunder_fuser.errors import OptionError, SlowCompileWarning
 from thunder_fuser.options import options
 from thunder_fuser.store import folder as files

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from thunder_fuser import FusionCache, FusionDefinition
+from thunder_fuser.base.threads import BACKGROUND, WARNED
 from thunder_fuser.cache import executable
 from thunder_fuser.errors import CompileError, FallbackWarning
 from thunder_fuser.executors import fuser as of_fuser
@@ -26,7 +27,6 @@ from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.runtime.binaries import binaries
-from thunder_fuser.threads import BACKGROUND, WARNED
 
 
 class Planned:

@@ -21,6 +21,7 @@ import thunder
 import torch
 
 from thunder_fuser import FusionCache, FusionDefinition, compiler, fuser
+from thunder_fuser.base.threads import BACKGROUND
 from thunder_fuser.errors import (
     BuildError,
     CompileError,
@@ -35,7 +36,6 @@ from thunder_fuser.explain import dump
 from thunder_fuser.explain.jitted import Jitted
 from thunder_fuser.options import options
 from thunder_fuser.runtime import toolchain
-from thunder_fuser.threads import BACKGROUND
 
 # Compilers: of a kernel they say what stands below, and they know their version.
 FRONT = """#!/bin/sh

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_unit, pattern_of
 from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -28,7 +29,6 @@ from thunder_fuser.ir.strides import (
     reshaped_order,
     stride_order_of,
 )
-from thunder_fuser.threads import cached_property
 
 T = TypeVar("T")
 

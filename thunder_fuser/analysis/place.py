@@ -30,6 +30,7 @@ from thunder_fuser.analysis.propagate import (
     propagate,
     without_broadcasts,
 )
+from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.domain import TensorDomain
@@ -40,7 +41,6 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.placements import On, Placement, read, whole, words_of
 from thunder_fuser.ir.record import Definition, OpRecord, names_of, rename
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.union_find import UnionFind
 
 _REDUCE = {"sum": "sum", "prod": "product", "max": "max", "min": "min"}
 _PRODUCTS = ("linear", "matmul")

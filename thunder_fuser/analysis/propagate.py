@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.index_map import ZERO, accesses
+from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.errors import CommunicationError, MeshError
 from thunder_fuser.ir import shapes
 from thunder_fuser.ir.domain import IterType, ParallelType
@@ -26,7 +27,6 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.ir.strides import reshape_groups
-from thunder_fuser.union_find import UnionFind
 
 TensorAxis = tuple[str, int]  # a tensor and one of its axes
 On = tuple[ParallelType, ...]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.host.program import Launcher
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import OpKind
@@ -25,7 +26,6 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.store.entry import Binary, Recipe
-from thunder_fuser.threads import cached_property
 
 FLUSH_BYTES = 64 << 20  # written over a CPU's caches
 FLUSHED_CACHES = 2  # of a GPU

@@ -25,19 +25,19 @@ import torch
 
 from thunder_fuser.autotune.choice import Tuning, keep, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial
+from thunder_fuser.base.logs import log
+from thunder_fuser.base.progress import working
+from thunder_fuser.base.threads import Recent, SingleFlight, make_lock, run_jobs
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import LaunchError, ScheduleError
 from thunder_fuser.host.program import launcher_for
-from thunder_fuser.logs import log
 from thunder_fuser.options import option
-from thunder_fuser.progress import working
 from thunder_fuser.runtime.binaries import unstored
 from thunder_fuser.schedule.rules import check
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.spaces import neighbours
 from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.store.store import current_store
-from thunder_fuser.threads import Recent, SingleFlight, make_lock, run_jobs
 
 TOGETHER = 4  # candidates that are compiled and timed together
 QUICK_ROUNDS = 2, 3  # at least and at most

@@ -19,9 +19,12 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.base.dump import Dump
+from thunder_fuser.base.logs import timing
+from thunder_fuser.base.stages import stage
+from thunder_fuser.base.threads import Bounded, Recent, SingleFlight
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import Planned, build_kernels, compile_fusion, plan_kernels
-from thunder_fuser.dump import Dump
 from thunder_fuser.errors import PeerError
 from thunder_fuser.host.agree import FAILED, agree, digest, meshes_of
 from thunder_fuser.host.arguments import (
@@ -39,14 +42,11 @@ from thunder_fuser.host.statements import statements
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.logs import timing
 from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import target_of_device
-from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU, EMULATOR, Target
-from thunder_fuser.threads import Bounded, Recent, SingleFlight
 
 # The most variants of a definition: targets with options, logical shapes, meshes with placements.
 MOST_VARIANTS = 64

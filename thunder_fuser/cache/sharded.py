@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 
 from thunder_fuser.analysis.place import place
+from thunder_fuser.base.threads import Bounded
 from thunder_fuser.cache.executable import Executable, Schedules
 from thunder_fuser.communication.collectives import remember
 from thunder_fuser.errors import CommunicationError, InputError, MeshError, VerifyError
@@ -37,7 +38,6 @@ from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord, names_of
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import values_of
 from thunder_fuser.target import Target
-from thunder_fuser.threads import Bounded
 
 MOST_SHAPES = 256  # sets of local shapes for which an entry caches the results' placements
 

@@ -24,6 +24,9 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from thunder_fuser.base.logs import log, timing
+from thunder_fuser.base.stages import stage
+from thunder_fuser.base.threads import Bounded, make_lock
 from thunder_fuser.cache.executable import (
     MOST_VARIANTS,
     Executable,
@@ -38,12 +41,9 @@ from thunder_fuser.host.arguments import check_count
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
-from thunder_fuser.logs import log, timing
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
-from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
-from thunder_fuser.threads import Bounded, make_lock
 
 
 class FusionEntry:

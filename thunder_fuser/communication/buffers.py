@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from thunder_fuser.threads import make_lock
+from thunder_fuser.base.threads import make_lock
 
 MOST_BYTES = 4 << 30  # for each group
 

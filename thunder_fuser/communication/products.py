@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
+from thunder_fuser.base.logs import log
 from thunder_fuser.communication import pipelines
 from thunder_fuser.communication.bandwidths import bandwidths, known_rates
 from thunder_fuser.communication.collectives import group_of
@@ -29,7 +30,6 @@ from thunder_fuser.communication.cost import (
     decide,
     pipeline_seconds,
 )
-from thunder_fuser.logs import log
 from thunder_fuser.multi_device import LowerParams
 
 Product = Callable[..., torch.Tensor]

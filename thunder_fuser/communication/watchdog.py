@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from thunder_fuser.base.logs import LOGGER
 from thunder_fuser.errors import PeerError
-from thunder_fuser.logs import LOGGER
 from thunder_fuser.runtime.stream_values import allow_capture_elsewhere
 
 _POLL_SECONDS = 1.0

@@ -15,6 +15,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
+from thunder_fuser.base.logs import timing
+from thunder_fuser.base.progress import working
+from thunder_fuser.base.stages import stage
+from thunder_fuser.base.threads import BACKGROUND
 from thunder_fuser.executors.compilations import Compilations
 from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
 from thunder_fuser.executors.functional_writes.transform import writes_as_values
@@ -42,15 +46,11 @@ from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.functions import composite_of, register, why_apart
-from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, compile_options, in_force, option
-from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.jit_options import check_options, options_of_jit
 from thunder_fuser.source.lines import say_traced, tag_line
-from thunder_fuser.stages import stage
-from thunder_fuser.threads import BACKGROUND
 from thunder_fuser.thunder_patches import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
@@ -114,10 +114,7 @@ class ThunderFuser(FusionExecutor):
         self._fuel.set(value)
 
     def fuse(self, region: Any, fusion_counter: int, **about: Any) -> BoundSymbol:
-        """The bound symbol of a region of a plan, or of one that Thunder has edited.
-
-        about: what bind_region takes beside these, for a region of a plan.
-        """
+        """The bound symbol of a region. about: what bind_region takes beside it."""
         about.setdefault("options", options_of_jit())
         return bind_region(unwrapped(region), fusion_counter, self, **about)
 

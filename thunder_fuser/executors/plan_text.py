@@ -18,7 +18,7 @@ from typing import Any
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.dump import new_file
+from thunder_fuser.base.dump import new_file
 from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region
 from thunder_fuser.trace.op import Op

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils import benchmark
 
+from thunder_fuser.base.progress import working
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.executors.record.torch_function import torch_function
 from thunder_fuser.executors.run.region_callable import RegionCallable
@@ -26,7 +27,6 @@ from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.table import table
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.presegment.specialise import InputKey
-from thunder_fuser.progress import working
 from thunder_fuser.runtime.binaries import Binaries, binaries
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 

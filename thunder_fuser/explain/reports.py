@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from thunder_fuser.base.stages import spent
 from thunder_fuser.executors.overlap.find import decisions
 from thunder_fuser.executors.regions.claim import Claims, Unfused
 from thunder_fuser.executors.regions.comments import counted
@@ -29,7 +30,6 @@ from thunder_fuser.explain.saved_values import Saved, saved_in
 from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.source.lines import span_of
-from thunder_fuser.stages import spent
 
 FUSED = "fused"
 VIEWS = "views"
@@ -180,7 +180,7 @@ class Report(Shown):
 
     fusions: its regions; unfused: ops outside of them; saved: what the backward keeps, None
     without one; timeline: live memory, if asked for; trace: what runs, as text; stages: seconds of
-    each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`;
+    each stage of the compiler, if the report was made inside of `base.stages.timed()`;
     graphs: the states of its CUDA graphs, empty without the option cuda_graphs; products: matrix
     products with communication, and the cost model's decisions; made_of: a weak reference to the
     function.

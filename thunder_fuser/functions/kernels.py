@@ -39,6 +39,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from thunder_fuser.base.threads import make_reentrant_lock
 from thunder_fuser.functions.define import (
     Composite,
     Rewrite,
@@ -46,7 +47,6 @@ from thunder_fuser.functions.define import (
     as_type,
     refuses_tensors,
 )
-from thunder_fuser.threads import make_reentrant_lock
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import TORCH_KERNELS
 

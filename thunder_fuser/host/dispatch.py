@@ -33,6 +33,7 @@ from typing import Any
 import torch
 from torch.autograd.profiler import record_function
 
+from thunder_fuser.base.threads import Bounded
 from thunder_fuser.host.arguments import refusal
 from thunder_fuser.host.native import native
 from thunder_fuser.host.ranges import ranged
@@ -40,7 +41,6 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Number
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
-from thunder_fuser.threads import Bounded
 
 Runner = Callable[..., Any]
 

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from thunder_fuser.base.logs import is_logged, log
 from thunder_fuser.host.dispatch import alignment_of
-from thunder_fuser.logs import is_logged, log
 
 REMEMBERED = 8  # calls of a function, the newest
 

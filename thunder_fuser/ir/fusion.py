@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.domain import ParallelType, StreamAxis, TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.threads import cached_property
 
 _COMMENT_COLUMN = 72
 

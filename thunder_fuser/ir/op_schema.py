@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.threads import cached_property
 
 # {nvFuser's name of an argument: its names here}; an op has one of these.
 ALSO = {

@@ -26,8 +26,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Union
 
+from thunder_fuser.base.threads import cached_property, make_lock
 from thunder_fuser.ir.size_symbols import Sized, greatest_divisor, label_of
-from thunder_fuser.threads import cached_property, make_lock
 
 Terms = tuple[tuple["Scalar", int], ...]
 ScalarLike = Union["Scalar", int]

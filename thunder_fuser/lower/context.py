@@ -8,6 +8,7 @@ from math import prod
 
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part, demand_of
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number
 from thunder_fuser.ir.op_schema import DtypeRule
@@ -22,7 +23,6 @@ from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.threads import cached_property
 
 
 class Context:

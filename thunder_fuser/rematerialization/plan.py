@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.rematerialization.cut import CutGraph, Node, minimum_cut
 from thunder_fuser.rematerialization.policy import (
     CHECKPOINT,
@@ -33,7 +34,6 @@ from thunder_fuser.rematerialization.policy import (
     time,
 )
 from thunder_fuser.target import Target
-from thunder_fuser.threads import cached_property
 
 _FIRST = 1 << 80  # the weight of what is minimised first: the second never adds up to it
 _WIDE = 1.25  # above this, a value is kept; a norm's input and statistics stay below it

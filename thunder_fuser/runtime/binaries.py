@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from nvtx import annotate
 
+from thunder_fuser.base.logs import log
+from thunder_fuser.base.threads import Recent, SingleFlight, make_lock
 from thunder_fuser.errors import CacheMissError
-from thunder_fuser.logs import log
 from thunder_fuser.options import option
 from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
-from thunder_fuser.threads import Recent, SingleFlight, make_lock
 
 # Binaries cached in memory, for threads that ask together, for several devices, and for kernels
 # compiled ahead of their first call.

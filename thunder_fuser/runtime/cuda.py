@@ -20,12 +20,12 @@ import torch
 from cuda.bindings import driver, nvrtc
 from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
+from thunder_fuser.base.threads import ForkGate, SingleFlight, make_lock
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe
-from thunder_fuser.threads import ForkGate, SingleFlight, make_lock
 
 FLAGS = ("--std=c++17", "--minimal")
 SMEM_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

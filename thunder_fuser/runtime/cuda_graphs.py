@@ -23,9 +23,9 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch._prims_common import compute_required_storage_length
 
+from thunder_fuser.base.threads import make_lock
 from thunder_fuser.errors import CaptureBusyError
 from thunder_fuser.runtime.driver_graphs import DriverGraph
-from thunder_fuser.threads import make_lock
 
 Function = Callable[..., Sequence[Any]]
 

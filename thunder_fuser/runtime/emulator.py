@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._prims_common import compute_required_storage_length
 
+from thunder_fuser.base.threads import make_lock
 from thunder_fuser.codegen.prelude import fragment, identifiers, libm
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import EmulatorError
@@ -30,7 +31,6 @@ from thunder_fuser.runtime.toolchain import (
     library_recipe,
     load_library,
 )
-from thunder_fuser.threads import make_lock
 
 Argument: TypeAlias = torch.Tensor | int | float
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from thunder_fuser.threads import check_abandoned
+from thunder_fuser.base.threads import check_abandoned
 
 POLL_SECONDS = 0.05
 # The shell's input is a pipe, whose other end this process holds. So `read` returns when this

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from thunder_fuser.base.threads import make_lock
 from thunder_fuser.errors import LaunchError
-from thunder_fuser.threads import make_lock
 
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
+from thunder_fuser.base.threads import SingleFlight, first_time
 from thunder_fuser.errors import CompileError, SlowCompileWarning, ToolchainError
 from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
@@ -30,7 +31,6 @@ from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
 from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe, problem_of
-from thunder_fuser.threads import SingleFlight, first_time
 
 CANDIDATES = (["g++"], ["clang++"], ["c++"])
 VERSION_SECONDS = 30  # the time limit for a compiler's version

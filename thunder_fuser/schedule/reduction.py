@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import collapse, even_lanes, row_shift, size_of, summed_order
@@ -35,7 +36,6 @@ from thunder_fuser.schedule.row_shape import row_of, width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
 from thunder_fuser.schedule.scheduler import Decisions, KernelMatch, NoMatch
 from thunder_fuser.target import Target
-from thunder_fuser.threads import cached_property
 
 CPU_COLUMNS = 256
 # The most passes over odd rows with a weight for which rows are shifted (Split.shift). Speeds with

@@ -17,6 +17,7 @@ from functools import reduce
 
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import (
     Domain,
@@ -34,7 +35,6 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.target import Target
-from thunder_fuser.threads import cached_property
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from math import prod
 from typing import ClassVar
 
 from thunder_fuser.analysis.part import Part, axis_symbols, result_index
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, Transform
 from thunder_fuser.ir.op_schema import OpKind
@@ -27,7 +28,6 @@ from thunder_fuser.schedule.scheduled import (
     reference,
 )
 from thunder_fuser.target import Target
-from thunder_fuser.threads import cached_property
 
 # What a scheduler decides: the parameters, and the transforms of the kernel's axes.
 Decisions = tuple[HeuristicParams, tuple[Transform, ...]]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from thunder_fuser.union_find import UnionFind
+from thunder_fuser.base.union_find import UnionFind
 
 MOST_STEPS = 512  # of a search; beyond it a path is assumed
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
-from thunder_fuser.threads import cached_property
+from thunder_fuser.base.threads import cached_property
 
 FORMAT = "2"
 MAGIC = b"thunder_fuser kernel\n"

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from thunder_fuser.base.logs import log
+from thunder_fuser.base.threads import AbandonedError, check_abandoned, first_time
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
-from thunder_fuser.logs import log
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import (
@@ -32,7 +33,6 @@ from thunder_fuser.store.entry import (
     encode,
 )
 from thunder_fuser.store.folder import RefusedError, RefusedFolderError, StoredFile
-from thunder_fuser.threads import AbandonedError, check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that later writes have room
 STALE_SECONDS = 3600  # a temporary file of this age is from a process that died

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from thunder.__about__ import __version__
 
-from thunder_fuser.logs import LOGGER
+from thunder_fuser.base.logs import LOGGER
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.patch import Hooks, known_digests, why_unknown
 

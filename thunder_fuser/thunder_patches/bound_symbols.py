@@ -28,7 +28,7 @@ from thunder.core.pytree import tree_flatten_with_dataclass, tree_iter, tree_unf
 from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
-from thunder_fuser.threads import cached_property
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.thunder_patches.patch import Hooks, replace_everywhere
 from thunder_fuser.trace.proxies import PLAIN, makes, reads
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import thunder
 
-from thunder_fuser.threads import make_lock
+from thunder_fuser.base.threads import make_lock
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _LATER = 1000  # the factor on the collections of the middle generation before a full one

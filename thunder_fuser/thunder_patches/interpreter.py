@@ -29,8 +29,8 @@ from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
 from torch.nn.modules import module as of_torch
 
+from thunder_fuser.base.threads import Bounded
 from thunder_fuser.options import OPTIONS, option
-from thunder_fuser.threads import Bounded
 from thunder_fuser.thunder_patches.interpreter_helpers import run, shortened
 from thunder_fuser.thunder_patches.patch import Hooks
 

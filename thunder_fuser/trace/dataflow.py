@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from thunder.core.prims import PrimIDs
 
-from thunder_fuser.threads import cached_property
+from thunder_fuser.base.threads import cached_property
+from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.trace.op import Op, alike
 from thunder_fuser.trace.proxies import FENCES, Names
-from thunder_fuser.union_find import UnionFind
 
 
 class Memory:

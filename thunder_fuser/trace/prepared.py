@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.target import Target
-from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Rules
 

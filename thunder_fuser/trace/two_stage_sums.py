@@ -26,11 +26,11 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import tracectx
 
+from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.schedule import nested
 from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import elements_of, makes, reads
-from thunder_fuser.union_find import UnionFind
 
 Fits = Callable[[int, int, int, int], bool]  # of groups, rows, columns and bytes an element
 

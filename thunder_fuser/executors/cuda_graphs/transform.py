@@ -35,14 +35,14 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
+from thunder_fuser.base.logs import log
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.cuda_graphs.replay import Graphs, Input, Piece, Recorder
 from thunder_fuser.executors.run.region_callable import bind_callable
-from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
 from thunder_fuser.source.jit_options import options_of_jit
-from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts, reads
 
 _LEAST = 2  # launches of a piece: a replay costs more than one

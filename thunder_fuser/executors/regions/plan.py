@@ -16,10 +16,10 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.distributed.prims import PrimIDs as Collectives
 
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.multi_device import LowerParams
-from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.dataflow import DataFlow
 
 Order = tuple[int, ...]

@@ -18,8 +18,13 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
+from thunder_fuser.base.dump import drop, temporary_folder
+from thunder_fuser.base.failures import OF_SYSTEM, build_error, cause_of, with_innermost_frame
+from thunder_fuser.base.logs import timing
+from thunder_fuser.base.progress import working
+from thunder_fuser.base.stages import stage
+from thunder_fuser.base.threads import BACKGROUND, first_time
 from thunder_fuser.cache.trie import FusionCache
-from thunder_fuser.dump import drop, temporary_folder
 from thunder_fuser.errors import (
     CacheMissError,
     EmulatorError,
@@ -40,18 +45,13 @@ from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.out_of_range import in_words
 from thunder_fuser.executors.support.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.failures import OF_SYSTEM, build_error, cause_of, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
 from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, in_force, option
-from thunder_fuser.progress import working
 from thunder_fuser.source.warn import line_of_the_call, warn_at
-from thunder_fuser.stages import stage
-from thunder_fuser.threads import BACKGROUND, first_time
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]

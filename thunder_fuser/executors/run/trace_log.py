@@ -11,10 +11,10 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.base.logs import is_logged, log
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
 from thunder_fuser.host.guards import note
-from thunder_fuser.logs import is_logged, log
 from thunder_fuser.source.lines import span_of
 from thunder_fuser.trace.proxies import makes
 

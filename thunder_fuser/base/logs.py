@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
+from thunder_fuser.base.progress import hide
+from thunder_fuser.base.stages import collected, is_collected
 from thunder_fuser.options import OPTIONS, option
-from thunder_fuser.progress import hide
-from thunder_fuser.stages import collected, is_collected
 
 LOGGER = logging.getLogger("thunder_fuser")
 _LOGGERS = {str(topic): LOGGER.getChild(str(topic)) for topic in OPTIONS["log"].choices}

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
+from thunder_fuser.base.threads import make_lock
 from thunder_fuser.options import option
-from thunder_fuser.threads import make_lock
 
 AFTER_SECONDS = 3.0
 STEP_SECONDS = 0.1  # between two updates of the line

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from thunder_fuser.dump import Dump
+from thunder_fuser.base.dump import Dump
 from thunder_fuser.errors import (
     BuildError,
     CompileError,

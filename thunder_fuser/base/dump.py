@@ -26,8 +26,8 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
+from thunder_fuser.base.threads import first_time
 from thunder_fuser.errors import DumpWarning, OptionError
-from thunder_fuser.threads import first_time
 
 T = TypeVar("T")
 
