@@ -28,10 +28,10 @@ from thunder_fuser.host.nvfuser_options import check_options, check_same_device
 from thunder_fuser.host.overlap import with_decisions
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.host.script import repro_text
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Operand, OpRecord, definition_text
-from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype

@@ -15,9 +15,9 @@ import ast
 import re
 from inspect import Parameter, Signature
 
-from thunder_fuser.ir import kinds
+from thunder_fuser.ir.frontend import kinds
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
-from thunder_fuser.ir.type_rules import NUMBER_AT, TAKES_NUMBERS
+from thunder_fuser.ir.rules.type_rules import NUMBER_AT, TAKES_NUMBERS
 
 # The shape of a result, by the name of the op, else by its kind.
 _SHAPES: dict[str | OpKind, str] = {
