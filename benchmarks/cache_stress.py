@@ -27,7 +27,7 @@ from torch import nn
 
 from benchmarks.report import Report
 from thunder_fuser import FusionCache, FusionDefinition
-from thunder_fuser.explain.blocks import SMALL, GPTBlock, make_input
+from thunder_fuser.demo.blocks import SMALL, GPTBlock, make_input
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.record import Definition

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.autotune.given import ScheduleSource
 from thunder_fuser.cache.executable import Schedules, target_for
 from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
@@ -35,7 +36,6 @@ from thunder_fuser.ir.record import Operand, OpRecord, definition_text
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.schedule.given import ScheduleSource
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named

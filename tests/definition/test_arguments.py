@@ -28,7 +28,7 @@ from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 FLOATS = torch.arange(24.0).reshape(4, 6)

@@ -23,7 +23,7 @@ from thunder_fuser.executors.regions.claim import Claims
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.rematerialization.apply import rematerialize
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.prepared import Prepared
 

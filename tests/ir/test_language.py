@@ -15,7 +15,7 @@ from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.record import definition_text
 from thunder_fuser.ir.rules.build import define
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 
 def attrs_of(**arguments: object) -> dict[str, object]:

@@ -23,7 +23,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.rules.build import define
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 APART = ("cast", "imag", "complex", "pack_e2m1", "unpack_e2m1")

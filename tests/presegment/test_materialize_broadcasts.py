@@ -16,7 +16,7 @@ from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
 SHAPE = (4, 12, 2048, 128)

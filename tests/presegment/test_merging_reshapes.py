@@ -20,7 +20,7 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.merging_reshapes import groups_of, move_merging_reshapes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 D = DataType
 N, GROUPS, EACH, SIDE = 2, 4, 3, 5

@@ -21,7 +21,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.rules.placements import Placement, words_of
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 MESH = Mesh.of([[0, 1], [2, 3]])
 KINDS = (ParallelType.MESH_Y, ParallelType.MESH_X)  # in the order of torch's dimensions

@@ -17,7 +17,7 @@ from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.rfactor import two_stage_reductions
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, H200, Target
 

@@ -16,8 +16,8 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime import evaluate as module
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager import evaluate as module
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 slow = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -36,7 +36,7 @@ from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.rules.layouts import Sharding, shards
 from thunder_fuser.ir.rules.placements import Placement, read, word_of
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import values_of
+from thunder_fuser.runtime.eager.evaluate import values_of
 from thunder_fuser.target import Target
 
 MOST_SHAPES = 256  # sets of local shapes for which an entry caches the results' placements

@@ -29,7 +29,7 @@ from thunder_fuser.ir.scalar import const
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
 from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import InputKey, specialise
-from thunder_fuser.runtime.evaluate import move
+from thunder_fuser.runtime.eager.evaluate import move
 
 Runner = Callable[..., list[Any]]
 # (argument, its logical sizes)

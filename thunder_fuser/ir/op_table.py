@@ -106,7 +106,7 @@ def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
 
 
 def _movement(name: str, signature: str, torch: str = "", arity: int = 1) -> Op:
-    """By default runtime/evaluate.py has a function of the same name."""
+    """By default runtime/eager/evaluate.py has a function of the same name."""
     torch = torch or f"{name}({signature.replace('arg', 'a', 1)})"
     return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
 

@@ -272,7 +272,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
     below 0 the sum cancels. A tanh with another reader is computed anyway, and stays.
 
     The bits depend on the readers of the tanh, so this pass does not run under the option
-    `repeatable`. Then trace/approximate.py decides which ones are approximate.
+    `repeatable`. Then trace/rewrites/approximate.py decides which ones are approximate.
     """
 
     def rule(record: OpRecord) -> OpRecord:

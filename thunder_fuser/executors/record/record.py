@@ -39,8 +39,8 @@ from thunder_fuser.ir.record import Definition, Literal, Operand
 from thunder_fuser.ir.rules.type_rules import Typed, ValueType, common_type
 from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_descriptor
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
-from thunder_fuser.trace.approximate import Accuracy
 from thunder_fuser.trace.proxies import RENAMES, makes, reads, renamed_by
+from thunder_fuser.trace.rewrites.approximate import Accuracy
 
 _HALVES = (DataType.Half, DataType.BFloat16)
 _NARROW = (DataType.Int8, DataType.Bool)

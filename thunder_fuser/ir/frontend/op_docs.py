@@ -183,7 +183,7 @@ def torch_call(row: Op) -> str:
     if row.kind in silent or row.torch in letters:
         return ""  # what the evaluator makes of numbers, or nothing
     if used - letters.keys() - row.parameters.parameters.keys() - {"torch"}:
-        return ""  # torch needs several calls, which runtime/evaluate.py has as functions
+        return ""  # torch needs several calls, which runtime/eager/evaluate.py has as functions
     return re.sub(r"\b([a-d]|operands)\b", lambda found: letters[found[1]], row.torch)
 
 

@@ -36,7 +36,8 @@ from thunder_fuser.ir.record import (
 )
 from thunder_fuser.ir.rules.communication import devices, is_communication
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime import random, scaled, torch_calls
+from thunder_fuser.runtime import random
+from thunder_fuser.runtime.eager import scaled, torch_calls
 from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"

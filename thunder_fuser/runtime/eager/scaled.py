@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.runtime.torch_calls import grouped_mm
+from thunder_fuser.runtime.eager.torch_calls import grouped_mm
 
 # Compute capabilities: from Ada on torch has products of 8-bit floats, from Hopper on those of
 # groups, from Blackwell on those with scales of blocks.
