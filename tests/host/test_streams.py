@@ -14,7 +14,7 @@ from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, opt
 from thunder_fuser.errors import DefinitionError, GivenScheduleError, TorchCallError
 from thunder_fuser.host import streams
 from thunder_fuser.host.streams import Streams
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.presegment.specialise import in_streams
 
 F = torch.nn.functional
