@@ -45,10 +45,10 @@ from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.out_of_range import in_words
 from thunder_fuser.executors.support.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.host.arguments import check_memory, check_plain
-from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
-from thunder_fuser.host.guards import note_miss
-from thunder_fuser.host.script import repro_text
+from thunder_fuser.host.call.arguments import check_memory, check_plain
+from thunder_fuser.host.call.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
+from thunder_fuser.host.call.recompiles import note_miss
+from thunder_fuser.host.observe.script import repro_text
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.source.warn import line_of_the_call, warn_at
