@@ -18,7 +18,8 @@ split into chunks: one chunk is copied while another is multiplied.
 
     rank 1 of 4:   adds to the rows of 0, 3, 2, 1     gets from 0     the last rows are its own
 
-A Decision of cost.py says whether a pipeline runs, and its number of chunks. If it does not, or the ranks cannot have an exchange, torch.distributed runs the collective.
+A Decision of cost.py says whether a pipeline runs, and its number of chunks. If it does not, or the
+ranks cannot have an exchange, torch.distributed runs the collective.
 """
 
 from __future__ import annotations
