@@ -166,18 +166,16 @@ class Plan:
         if [*map(_type, before.returned)] != [*map(_type, self.returned)]:
             _refuse(name, "the result", "returned as before")
         for region in self.regions:
-            if not region.makes_views:  # of these a pass may leave a part, with the number of all
-                self._verify_memory(name, region)
-
-    def _verify_memory(self, name: str, region: Region) -> None:
-        memory = self.memory.of(region)
-        inputs = {proxy.name for proxy in region.inputs}
-        outputs = {proxy.name for proxy in region.outputs}
-        targets = {write.target for write in memory.writes}
-        for value in {*memory.donated, *memory.donated_if_freed, *targets} - inputs:
-            _refuse(name, value, "an input of the region that writes over it")
-        for value in {*memory.row_major, *memory.hidden} - outputs:
-            _refuse(name, value, "an output of the region that has a stride order of it")
+            if region.makes_views:  # of these a pass may leave a part, with the number of all
+                continue
+            memory = self.memory.of(region)
+            targets = {write.target for write in memory.writes}
+            written = {*memory.donated, *memory.donated_if_freed, *targets}
+            for value in written - {proxy.name for proxy in region.inputs}:
+                _refuse(name, value, "an input of the region that writes over it")
+            ordered = {*memory.row_major, *memory.hidden}
+            for value in ordered - {proxy.name for proxy in region.outputs}:
+                _refuse(name, value, "an output of the region that has a stride order of it")
 
 
 def _type(proxy: Proxy) -> object:

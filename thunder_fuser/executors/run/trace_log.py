@@ -31,7 +31,7 @@ def note_arguments(arguments: Iterable[Proxy]) -> None:
     """Logs the arguments of a trace that differ from the last trace of the same function."""
     data = get_compile_data()
     if data is not None and is_logged("recompiles"):
-        call = {proxy.name: _facts(proxy) for proxy in arguments}
+        call = {proxy.name: _guarded(proxy) for proxy in arguments}
         name = getattr(data.fn, "__name__", type(data.fn).__name__)
         note(data, f"{name}, traced again by Thunder", call)
 
@@ -55,7 +55,7 @@ def _input_text(proxy: Proxy) -> str:
     return f"{proxy.name} {dtype}{[*proxy.shape]}"
 
 
-def _facts(proxy: Proxy) -> dict[str, Any]:
+def _guarded(proxy: Proxy) -> dict[str, Any]:
     """The facts on an argument that Thunder checks before it runs a trace again."""
     if not isinstance(proxy, TensorProxy):
         return {"value": getattr(proxy, "value", None)}
