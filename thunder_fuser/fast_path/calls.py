@@ -50,12 +50,12 @@ def jit(
     function: Callable[..., Any],
     *,
     executors: Sequence[Executor | str] | None = None,
-    **given: Any,
+    **options: Any,
 ) -> Any:
     """thunder.jit with the fuser before Thunder's default executors; its calls run less Python.
 
     executors: must contain the fuser. The default is the fuser and Thunder's default executors
-    without those that fuse: for these, Thunder would cut the fuser's regions again. given: as for
+    without those that fuse: for these, Thunder would cut the fuser's regions again. options: as for
     thunder.jit.
 
     Three things differ from thunder.jit(function, executors=[fuser]):
@@ -67,10 +67,10 @@ def jit(
 
     Raises OptionError if the fuser is not among the executors.
     """
-    options = {SPLIT: True, **given}
-    of_thunder = thunder.jit(function, executors=_checked(executors), **options)
-    short = ShortWay(of_thunder, function, may_split=SPLIT not in given)
-    short.made_by = (jit, given)
+    checked = _checked(executors)
+    of_thunder = thunder.jit(function, executors=checked, **{SPLIT: True, **options})
+    short = ShortWay(of_thunder, function, may_split=SPLIT not in options)
+    short.recipe = (jit, options)
     if isinstance(of_thunder, ThunderModule):
         of_thunder._forward_fn = short.around(of_thunder._forward_fn)
         return of_thunder
@@ -79,15 +79,15 @@ def jit(
 
 def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
     if executors is None:
-        others = (one for one in get_default_executors() if not isinstance(one, FusionExecutor))
+        others = (each for each in get_default_executors() if not isinstance(each, FusionExecutor))
         return (fuser, *others)
-    found = tuple(resolve_executors(executors))
-    if fuser not in found:
+    resolved = tuple(resolve_executors(executors))
+    if fuser not in resolved:
         raise OptionError(
             "thunder_fuser.jit(executors=...)", expected="a list with the fuser",
-            got=str([one.name for one in found]), do="write executors=[fuser, ...]",
+            got=str([executor.name for executor in resolved]), do="write executors=[fuser, ...]",
         )  # fmt: skip
-    return found
+    return resolved
 
 
 class Known(NamedTuple):
@@ -108,15 +108,14 @@ class ShortWay:
     def __init__(self, of_thunder: Any, function: Callable[..., Any], *, may_split: bool) -> None:
         self.stats: CompileStats = thunder.compile_stats(of_thunder)
         data = thunder.compile_data(of_thunder)
-        given = data.compile_options
         self.constant = data.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
-        self.one_function = bool(given[SPLIT])
-        self.differentiable = given.get("is_differentiable_outputs")
+        self.one_function = bool(data.compile_options[SPLIT])
+        self.differentiable = data.compile_options.get("is_differentiable_outputs")
         self.may_split = may_split and self.differentiable is None
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
-        self.own: dict[str, Any] = getattr(function, "__dict__", {})
+        self.attributes: dict[str, Any] = getattr(function, "__dict__", {})
         self.known: list[Known] = []
-        self.made_by: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
+        self.recipe: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
 
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""
@@ -127,12 +126,12 @@ class ShortWay:
                 return of_thunder(*args, **kwargs)
             here, structure = environment(), structure_of(args, kwargs)
             for known in reversed(self.all_known()):
-                found = known.guarded
-                if found is None:
+                guards = known.guarded
+                if guards is None:
                     break
-                if found.environment == here and found.structure in (None, structure):
+                if guards.environment == here and guards.structure in (None, structure):
                     try:
-                        inputs = found.guard(args, kwargs)
+                        inputs = guards.guard(args, kwargs)
                     except Exception:  # a guard that failed, as for Thunder
                         continue
                     if inputs is not None:
@@ -157,7 +156,7 @@ class ShortWay:
         data = thunder.compile_data(of_thunder if self.module is None else self.module())
         entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
         prologue = entry.prologue_fn
-        known = next(one for one in self.all_known() if one.entry.prologue_fn is prologue)
+        known = next(each for each in self.all_known() if each.entry.prologue_fn is prologue)
         try:
             return self.run(known, (inputs[0], inputs[1]), here)
         finally:
@@ -168,28 +167,31 @@ class ShortWay:
         """What is known of each entry of Thunder's cache, in its order."""
         cache, known = self.stats.interpreter_cache, self.known
         if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
-            before = {id(one.entry): one for one in known}
-            self.known = known = [before.get(id(one)) or self.know(one) for one in [*cache]]
+            before = {id(each.entry): each for each in known}
+            self.known = known = [before.get(id(each)) or self.know(each) for each in [*cache]]
         return known
 
     def know(self, entry: CacheEntry) -> Known:
         writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
         plain = self.constant and not entry.return_none_instead_of_grads
-        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
+        guards = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
         backward = entry.backward_fn and unwrap(entry.backward_fn)
-        splits = not self.one_function or (backward and self.may_split and _is_large(entry))
+        splits = not self.one_function
+        if backward and self.may_split and not splits:
+            # Freeing large gradients of results early is worth its time.
+            returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
+            splits = sum(map(bytes_of, returned["flat_output"])) >= LARGE
         return Known(
-            entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn),
-            bool(splits),
-        )  # fmt: skip
+            entry, guards, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn), splits
+        )
 
     def is_special(self) -> bool:
         """True if Thunder, or autograd's Function, must look at more than guards."""
         return (
             _tracectx.get(None) is not None
             or _is_transforming()
-            or "use_ddp" in self.own
-            or "use_fsdp" in self.own
+            or "use_ddp" in self.attributes
+            or "use_fsdp" in self.attributes
         )
 
     def count(self, entry: CacheEntry) -> None:
@@ -233,12 +235,6 @@ class ShortWay:
             )  # fmt: skip
         _set_grad(False)
         return data["output"]
-
-
-def _is_large(entry: CacheEntry) -> bool:
-    """True if the results' gradients are so large that freeing them early is worth its time."""
-    returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
-    return sum(map(bytes_of, returned["flat_output"])) >= LARGE
 
 
 def short_way_of(jitted: Any) -> ShortWay:

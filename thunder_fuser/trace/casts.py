@@ -70,15 +70,14 @@ def _crosses(cast: Op, reader: Op) -> bool:
 def _casts(flow: DataFlow) -> dict[str, Op]:
     """Casts to wider types that only fusible ops read, by the names of their results."""
     ops = flow.ops
-    found = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
-    if not found:
-        return found
-    written = flow.written
+    casts = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
+    if not casts:
+        return casts
     read_by_torch = {name for op in ops if not op.is_fusible for name in op.read_names}
-    stored = written | with_what_they_view(ops, read_by_torch)
+    stored = flow.written | with_what_they_view(ops, read_by_torch)
     return {
-        name: op for name, op in found.items()
-        if name not in stored and op.reads[0].name not in written
+        name: op for name, op in casts.items()
+        if name not in stored and op.reads[0].name not in flow.written
     }  # fmt: skip
 
 

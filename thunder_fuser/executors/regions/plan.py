@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx
 from thunder.distributed.prims import PrimIDs as Collectives
 
@@ -21,6 +21,7 @@ from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.prepared import type_of
 
 Order = tuple[int, ...]
 
@@ -163,7 +164,7 @@ class Plan:
                 if proxy.name not in ready and (proxy.name in self.makers or proxy.name in known):
                     _refuse(name, proxy.name, "made before it is read")
             ready.update(proxy.name for proxy in made_by(item))
-        if [*map(_type, before.returned)] != [*map(_type, self.returned)]:
+        if [*map(type_of, before.returned)] != [*map(type_of, self.returned)]:
             _refuse(name, "the result", "returned as before")
         for region in self.regions:
             if region.makes_views:  # of these a pass may leave a part, with the number of all
@@ -176,11 +177,6 @@ class Plan:
             ordered = {*memory.row_major, *memory.hidden}
             for value in ordered - {proxy.name for proxy in region.outputs}:
                 _refuse(name, value, "an output of the region that has a stride order of it")
-
-
-def _type(proxy: Proxy) -> object:
-    is_tensor = isinstance(proxy, TensorProxy)
-    return (proxy.dtype, tuple(proxy._shape), proxy.device) if is_tensor else type(proxy)
 
 
 def _refuse(name: str, value: str, expected: str) -> None:
