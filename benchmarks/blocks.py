@@ -21,8 +21,8 @@ from benchmarks.kernels.points import DTYPES
 from benchmarks.models import GPT2_SIZES
 from benchmarks.options import add_device, add_small
 from benchmarks.report import Report
-from thunder_fuser.explain.accuracy import accuracy, results
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
+from thunder_fuser.demo.accuracy import accuracy, results
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
 from thunder_fuser.explain.jitted import jit
 
 # GPT-2's own width, and that of Llama 7B.

@@ -27,9 +27,9 @@ from torch import nn
 
 from benchmarks.report import Report
 from thunder_fuser import FusionCache, FusionDefinition
-from thunder_fuser.explain.blocks import SMALL, GPTBlock, make_input
+from thunder_fuser.demo.blocks import SMALL, GPTBlock, make_input
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import options
 from thunder_fuser.runtime import binaries, toolchain

@@ -21,7 +21,7 @@ from torch import nn
 import thunder_fuser
 from benchmarks.clock import wait
 from thunder_fuser import fuser
-from thunder_fuser.explain.blocks import SMALL, make_block, make_input
+from thunder_fuser.demo.blocks import SMALL, make_block, make_input
 from thunder_fuser.fast_path.calls import Known, short_way_of
 from thunder_fuser.fast_path.guards import Guard
 from thunder_fuser.fast_path.torch_state import environment

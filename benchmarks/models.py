@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from thunder_fuser.explain.blocks import BLOCKS, SEED, LlamaBlock, Sizes
+from thunder_fuser.demo.blocks import BLOCKS, SEED, LlamaBlock, Sizes
 
 # Of the smallest GPT-2, in training.
 GPT2_SIZES = Sizes(batch=8, sequence=1024, width=768, heads=12, hidden=3072)

@@ -26,8 +26,8 @@ from benchmarks.report import Report
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.explain.table import table
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.values import Tensor
 
 WITHIN = 1.05  # of the time without the forced segment
 COLUMNS = 65536  # of #3832

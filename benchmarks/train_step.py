@@ -29,8 +29,8 @@ from benchmarks.models import GPT2_SIZES
 from benchmarks.options import add_compile, add_device, add_small
 from benchmarks.report import Report
 from benchmarks.saved_memory.measure import kept_by
-from thunder_fuser.explain.accuracy import FACTOR, FLOOR_ULPS
-from thunder_fuser.explain.blocks import SEED, GPTBlock, Sizes
+from thunder_fuser.demo.accuracy import FACTOR, FLOOR_ULPS
+from thunder_fuser.demo.blocks import SEED, GPTBlock, Sizes
 from thunder_fuser.explain.jitted import jit
 
 EAGER, COMPILE = "eager", "torch.compile"

@@ -27,6 +27,7 @@ check_versions()
 warnings.filterwarnings("ignore", message="transformer_engine module not found!")
 
 if TYPE_CHECKING:
+    from thunder_fuser.autotune.given import Schedule
     from thunder_fuser.cache.trie import FusionCache
     from thunder_fuser.definition import FusionDefinition
     from thunder_fuser.executors.fuser import fuser
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from thunder_fuser.host.bind import AllocatedTensor
     from thunder_fuser.host.kernel_profiles import PythonProfiler
     from thunder_fuser.runtime.torch_types import torch_dtype_to_nvfuser_dtype
-    from thunder_fuser.schedule.given import Schedule
 else:
     # Imported at the first use, because torch and Thunder take seconds.
     _MODULES = {
@@ -42,7 +42,7 @@ else:
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
         "PythonProfiler": "host.kernel_profiles",
-        "Schedule": "schedule.given",
+        "Schedule": "autotune.given",
         "fuser": "executors.fuser",
         "jit": "fast_path.calls",
         "torch_dtype_to_nvfuser_dtype": "runtime.torch_types",

@@ -18,7 +18,8 @@ from thunder_fuser.versions import __version__
 if TYPE_CHECKING:
     import torch
 
-    from thunder_fuser.explain import demo, machine, script
+    from thunder_fuser.demo import demo
+    from thunder_fuser.explain import machine, script
 else:
 
     class _Late:
@@ -31,7 +32,7 @@ else:
             return getattr(import_module(self._name), name)
 
     torch = _Late("torch")
-    demo = _Late("thunder_fuser.explain.demo")
+    demo = _Late("thunder_fuser.demo.demo")
     machine = _Late("thunder_fuser.explain.machine")
     script = _Late("thunder_fuser.explain.script")
 

@@ -14,6 +14,7 @@ import torch
 
 from thunder_fuser.analysis.names import kernel_name
 from thunder_fuser.autotune.choice import Tuning
+from thunder_fuser.autotune.given import ScheduleSource, given_schedule
 from thunder_fuser.autotune.tune import Tuner
 from thunder_fuser.base.dump import (
     FUSION,
@@ -43,7 +44,6 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
-from thunder_fuser.schedule.given import ScheduleSource, given_schedule
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.segment.canonical import canonical

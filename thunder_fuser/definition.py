@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.autotune.given import ScheduleSource
 from thunder_fuser.cache.executable import Schedules, target_for
 from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
@@ -28,14 +29,13 @@ from thunder_fuser.host.nvfuser_options import check_options, check_same_device
 from thunder_fuser.host.overlap import with_decisions
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.host.script import repro_text
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Operand, OpRecord, definition_text
-from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.schedule.given import ScheduleSource
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named

@@ -33,7 +33,7 @@ from benchmarks.fuzz.rows import MEANINGS
 from benchmarks.fuzz.shrink import simpler_programs
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import FuserError
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 LAYOUTS = ("plain", "permuted", "offset", "sliced", "strided", "expanded")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from benchmarks.kernels.operation import Argument, Operation, Shape, Sizes, wide
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.scaled import pack_e2m1
+from thunder_fuser.runtime.eager.scaled import pack_e2m1
 
 _E4M3, _E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 _SIZES = Sizes(

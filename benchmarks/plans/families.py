@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 Graph = tuple[FusionDefinition, list[torch.Tensor]]
 ROWS, COLUMNS = 4096, 1024

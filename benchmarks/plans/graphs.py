@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.models import GPT2_SIZES
-from thunder_fuser.explain.blocks import Sizes, make_block, make_input
+from thunder_fuser.demo.blocks import Sizes, make_block, make_input
 
 Call = tuple[Callable[..., Tensor], list[Tensor]]
 BF16 = torch.bfloat16

@@ -14,7 +14,7 @@ import torch
 from benchmarks.plans.families import Graph
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 SHAPES = ((4096, 4096), (2048, 512), (16384, 1024), (64, 64))
 

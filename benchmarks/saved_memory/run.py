@@ -25,7 +25,7 @@ from benchmarks.saved_memory.measure import Kept, kept_by
 from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
 from thunder_fuser.base.progress import working
-from thunder_fuser.explain.blocks import Sizes, make_input
+from thunder_fuser.demo.blocks import Sizes, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
 from thunder_fuser.explain.live_memory import Timeline, timeline
 from thunder_fuser.explain.memory import need_matplotlib, picture

@@ -19,9 +19,9 @@ from benchmarks.saved_memory.measure import Kept, Part, kept_by
 from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import Row
 from benchmarks.saved_memory.run import SIZES
+from thunder_fuser.demo.accuracy import accuracy
+from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.explain import memory
-from thunder_fuser.explain.accuracy import accuracy
-from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
 from thunder_fuser.rematerialization.plan import Forward, Operation, Value
 

@@ -19,7 +19,7 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.record import Definition, OpRecord
 from thunder_fuser.options import options
 from thunder_fuser.target import CPU

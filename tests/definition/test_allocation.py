@@ -16,8 +16,8 @@ from helpers.layouts import Call, is_permutation, lay_out, random_chain, random_
 from thunder_fuser import AllocatedTensor, FusionDefinition
 from thunder_fuser.cache.executable import MOST_VARIANTS, Executable
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.ir.language import rebuild
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.language import rebuild
+from thunder_fuser.ir.frontend.values import Tensor
 
 # The property was shown with LAYOUT_SEEDS=500.
 SEEDS = int(os.environ.get("LAYOUT_SEEDS", "6"))

@@ -18,17 +18,17 @@ import torch
 
 from thunder_fuser.errors import FuserError
 from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.ir.build import define
-from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.composites import Composites
+from thunder_fuser.ir.frontend.kinds import Constant
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.kinds import Constant
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 FLOATS = torch.arange(24.0).reshape(4, 6)

@@ -12,7 +12,7 @@ from helpers.cases import TARGETS, ints, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.options import options
 
 RUNS = 5

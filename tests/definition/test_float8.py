@@ -12,7 +12,7 @@ from helpers.cases import REAL, Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 FLOAT8 = tuple(dtype for dtype in DataType if dtype.is_float8)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.ir.host_scalars import computed
 from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.rules.host_scalars import computed
 
 X = rand(3, 4)
 

@@ -13,10 +13,10 @@ from helpers.meshes import MESH, as_rank, on_each, shard
 
 from thunder_fuser import DataType, FusionDefinition, ParallelType
 from thunder_fuser.errors import CommunicationError, DefinitionError, InputError, MeshError
-from thunder_fuser.ir.communication import is_communication
-from thunder_fuser.ir.language import Recorder, rebuild
+from thunder_fuser.ir.frontend.language import Recorder, rebuild
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.rules.communication import is_communication
 
 each_target = pytest.mark.parametrize("target", TARGETS)
 X, Y = ParallelType.mesh_x, ParallelType.mesh_y

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import thunder_fuser
 from thunder_fuser import DataType, FusionDefinition, torch_dtype_to_nvfuser_dtype
 from thunder_fuser.errors import DefinitionError, DtypeError, InputError
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import definition_text
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 X = rand(3, 4)

@@ -11,12 +11,12 @@ from helpers.opinfo_scans import scan_samples
 from helpers.opinfo_torch import torch_samples
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.build import define
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 TARGETS = ("cpu", "emulator")
 SAMPLES = [*samples(), *scan_samples(), *complex_samples(), *torch_samples()]

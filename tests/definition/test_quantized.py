@@ -13,10 +13,10 @@ from helpers.cases import Runner, rand
 
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.ir.build import define
-from thunder_fuser.ir.language import rebuild
-from thunder_fuser.runtime.evaluate import evaluate
-from thunder_fuser.runtime.scaled import from_tiles, pack_e2m1, unpack_e2m1
+from thunder_fuser.ir.frontend.language import rebuild
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.runtime.eager.evaluate import evaluate
+from thunder_fuser.runtime.eager.scaled import from_tiles, pack_e2m1, unpack_e2m1
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 PACKED, E4M3, E8M0 = torch.float4_e2m1fn_x2, torch.float8_e4m3fn, torch.float8_e8m0fnu

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.options import options
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 TARGETS = pytest.mark.parametrize("target", ["cpu", "emulator"])
 

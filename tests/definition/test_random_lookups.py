@@ -13,7 +13,7 @@ from helpers.cases import TARGETS
 from helpers.opinfo_index import layouts
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 Shape = list[int]
 

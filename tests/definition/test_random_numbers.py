@@ -20,8 +20,8 @@ from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.options import options
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.cpu import compile_cpu
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.emulator import compile_emulated
-from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -11,12 +11,12 @@ from helpers.random_numbers import numbers, uniform
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import LaunchError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 targets = pytest.mark.parametrize("target", TARGETS)
 

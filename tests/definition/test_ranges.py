@@ -25,7 +25,7 @@ from thunder_fuser.errors import (
     TorchCallError,
 )
 from thunder_fuser.ir.dtypes import DataType, fits, integer_range, wrapped
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.strides import is_distinct
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 

@@ -8,8 +8,8 @@ import torch
 from helpers.cases import Runner, rand
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.ir.build import define
-from thunder_fuser.ir.language import Recorder, rebuild
+from thunder_fuser.ir.frontend.language import Recorder, rebuild
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.presegment.simplify import share_results
 
 

@@ -21,9 +21,9 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.size_symbols import Sized, sized
-from thunder_fuser.ir.values import Tensor
 from thunder_fuser.lower import lower as lowering
 from thunder_fuser.lower.context import Context
 from thunder_fuser.schedule.scheduled import ScheduledFusion

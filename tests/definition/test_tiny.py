@@ -9,7 +9,7 @@ from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Value
+from thunder_fuser.ir.frontend.kinds import Value
 
 X, ROW = rand(6, 40), rand(40, seed=1)
 HALF = X.to(torch.bfloat16)

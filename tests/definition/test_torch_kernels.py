@@ -13,8 +13,8 @@ from helpers.cases import Runner, rand
 
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import DefinitionError, DtypeError, TorchCallError
-from thunder_fuser.ir.build import define
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
+from thunder_fuser.ir.rules.build import define
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import COMPUTED, held
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 # At most three operands, none of which has an attribute beside it.

@@ -13,7 +13,7 @@ from helpers.cases import Runner
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType, integer_range
-from thunder_fuser.ir.kinds import Value
+from thunder_fuser.ir.frontend.kinds import Value
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 INTEGERS = [dtype for dtype in DataType if dtype.is_int]

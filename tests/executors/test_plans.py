@@ -16,9 +16,9 @@ from helpers.plan_traces import TRACES, GatedMlp, Traced, sequence_parallel
 from thunder.distributed import ddp, fsdp
 
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.ir.build import define
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.multi_device import MultiDeviceParams
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 Transformed = Callable[..., Any]
 

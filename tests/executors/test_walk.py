@@ -21,9 +21,9 @@ from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.pipeline import REGION_PASSES, TRACE_PASSES
 from thunder_fuser.executors.regions.claim import Claims
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.ir.build import define
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.rematerialization.apply import rematerialize
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.prepared import Prepared
 

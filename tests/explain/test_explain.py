@@ -13,10 +13,11 @@ import torch.nn.functional as F
 
 from thunder_fuser import FusionDefinition
 from thunder_fuser.__main__ import main
+from thunder_fuser.demo import accuracy, demo
+from thunder_fuser.demo.accuracy import Accuracy
+from thunder_fuser.demo.demo import times_of
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain import accuracy, demo, dump, kernels
-from thunder_fuser.explain.accuracy import Accuracy
-from thunder_fuser.explain.demo import times_of
+from thunder_fuser.explain import dump, kernels
 from thunder_fuser.explain.jitted import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.shown import shown_lines

@@ -16,9 +16,9 @@ from thunder.torch import all_reduce
 from torch.distributed._functional_collectives import all_to_all_single
 
 from thunder_fuser.base.stages import timed
+from thunder_fuser.demo.blocks import SMALL, make_block, make_input
 from thunder_fuser.errors import FallbackWarning, InputError, ReportError
 from thunder_fuser.explain import profile, report, timeline
-from thunder_fuser.explain.blocks import SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import jit
 
 
@@ -45,7 +45,7 @@ def test_a_block_forward_and_backward(tmp_path: Path) -> None:
         assert kernel.source.strip().splitlines()[-2] in text
     assert "s.parallelize(" in text and "def fusion(fd):" in text and "bytes at its edges" in text
     assert "torch has a kernel for it" in text and "attention_forward" in text
-    assert "thunder_fuser/explain/blocks.py:80" in text and str(Path.cwd()) not in text
+    assert "thunder_fuser/demo/blocks.py:80" in text and str(Path.cwd()) not in text
     assert "Saved for the backward" in text and "the cheapest cut" in text
     assert "Recomputed in the backward" in text
     assert "Live memory, without arguments: at most" in text

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from benchmarks.models import make_model
 from benchmarks.saved_memory.measure import kept_by
+from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.explain.saved_values import Saved, saved
 

@@ -14,9 +14,9 @@ from thunder.dynamo import thunderfx
 
 from benchmarks.models import make_model
 from benchmarks.saved_memory.measure import kept_by
+from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.explain.live_memory import Call, Timeline, timeline
 from thunder_fuser.explain.memory import plot, points

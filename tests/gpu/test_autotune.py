@@ -16,11 +16,11 @@ import torch
 
 from thunder_fuser import FusionCache, FusionDefinition, fuser, options
 from thunder_fuser.autotune import tune
+from thunder_fuser.autotune.rules import check
+from thunder_fuser.autotune.spaces import neighbours
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.explain.programs import kernels
 from thunder_fuser.runtime.torch_types import target_of_device
-from thunder_fuser.schedule.rules import check
-from thunder_fuser.schedule.spaces import neighbours
 from thunder_fuser.target import CPU
 
 DEVICE = os.environ.get("FUSER_TEST_DEVICE", "cuda")

@@ -16,10 +16,10 @@ from thunder.extend import OperatorExecutor
 
 import thunder_fuser
 from thunder_fuser import fuser
+from thunder_fuser.demo.accuracy import results
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.errors import GraphWarning
 from thunder_fuser.executors.cuda_graphs.transform import cuda_graphs_of, pieces_in
-from thunder_fuser.explain.accuracy import results
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import final_traces, jit
 
 pytestmark = [

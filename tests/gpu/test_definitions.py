@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import InputError
-from thunder_fuser.runtime.scaled import unpack_e2m1
+from thunder_fuser.runtime.eager.scaled import unpack_e2m1
 
 DEVICE = os.environ.get("FUSER_TEST_DEVICE", "cuda")
 pytestmark = [

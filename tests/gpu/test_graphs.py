@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
 from thunder_fuser import fuser
+from thunder_fuser.demo.accuracy import results
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.errors import LaunchError
-from thunder_fuser.explain.accuracy import results
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import jit
 
 pytestmark = [

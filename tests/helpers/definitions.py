@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from thunder_fuser.errors import FuserError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.rules.build import define
 
 Build = Callable[[Recorder], Value | None]
 

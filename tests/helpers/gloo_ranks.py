@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import DataType, FusionDefinition, ParallelType
-from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.frontend.values import Tensor
 
 WHOLE = Replicate()
 

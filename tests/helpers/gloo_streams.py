@@ -24,7 +24,7 @@ from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, opt
 from thunder_fuser.communication import pipelines
 from thunder_fuser.communication.cost import Decision
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 ROWS, COLUMNS, WHOLE = Shard(0), Shard(1), Replicate()
 M, K, N = 16, 8, 24

@@ -8,8 +8,8 @@ import torch
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise

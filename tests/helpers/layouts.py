@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 Call = tuple[str, tuple[object, ...]]
 MOST_ELEMENTS = 96

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.layouts import shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.rules.communication import is_communication
+from thunder_fuser.ir.rules.layouts import shards
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import Evaluator
+from thunder_fuser.runtime.eager.evaluate import Evaluator
 
 
 def parts_of(whole: torch.Tensor, fusion: Fusion, name: str, mesh: Mesh) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from thunder_fuser import FusionDefinition, ParallelType
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 MESH = {1: [0], 2: [0, 1], 4: [0, 1, 2, 3], 8: [0, 1, 2, 3, 4, 5, 6, 7]}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op table -> the stub thunder_fuser/ir/op_methods.pyi and the page docs/operations.md."""
+"""The op table -> the stub ir/frontend/op_methods.pyi and the page docs/operations.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import inspect
 import textwrap
 from collections.abc import Iterable
 
-from thunder_fuser.ir.composites import Composites
-from thunder_fuser.ir.op_docs import docstring, dtype, refused, shape, signature, torch_call
+from thunder_fuser.ir.frontend.composites import Composites
+from thunder_fuser.ir.frontend.op_docs import (
+    docstring,
+    dtype,
+    refused,
+    shape,
+    signature,
+    torch_call,
+)
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 
@@ -20,9 +27,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Constant, Scalar, Value
+from thunder_fuser.ir.frontend.kinds import Constant, Scalar, Value
 from thunder_fuser.ir.op_schema import Op
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 class OpMethods:
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...

@@ -18,8 +18,8 @@ import torch
 from helpers.cases import REAL
 from helpers.opinfo_index import index_samples
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype

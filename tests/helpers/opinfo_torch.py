@@ -7,8 +7,8 @@ import torch
 
 from helpers.opinfo import Sample, normal
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 
 
 def _backward(fd: Recorder, grad: Value, *values: Value) -> tuple[Value, ...]:

@@ -13,8 +13,8 @@ import torch
 
 from helpers.strategies import Case, view_of
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 _ROWS = [1, 3, 17, 33, 130]

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import (
     Domain,
     IterDomain,
@@ -29,12 +28,13 @@ from thunder_fuser.ir.domain import (
     apply,
 )
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, OpRecord, definition_text
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.strides import compute_tensor_descriptor
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype

@@ -25,8 +25,8 @@ from thunder_fuser import compiler
 from thunder_fuser.cache import executable
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import CompileError, ToolchainError
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import rebuild
 from thunder_fuser.runtime.cuda import cubin, cubin_recipe, nvrtc_version
 
 ARCHES = ("sm_80", "sm_90a")

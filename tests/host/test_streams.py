@@ -16,7 +16,7 @@ from thunder_fuser.host import streams
 from thunder_fuser.host.statements import statements, verify_program
 from thunder_fuser.host.stream_order import verify_order
 from thunder_fuser.host.streams import Streams
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.presegment.specialise import in_streams
 
 F = torch.nn.functional

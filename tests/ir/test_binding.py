@@ -12,9 +12,9 @@ from helpers.layouts import Call, lay_out, random_chain, random_shape, stored
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.ir import binding
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import TensorDomain
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.scalar import const, symbol
 
 # The property was shown with LAYOUT_CASES=10000, a minute's work.

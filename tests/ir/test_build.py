@@ -13,12 +13,12 @@ import pytest
 from helpers.definitions import Build, assert_refused, defined, tensor, told
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, StrideOrderError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Literal, OpRecord, names_of
+from thunder_fuser.ir.rules.build import define
 
 D = DataType
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Constant, Scalar
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.kinds import Constant, Scalar
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.record import definition_text
-from thunder_fuser.ir.values import Tensor
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 
 def attrs_of(**arguments: object) -> dict[str, object]:

@@ -17,12 +17,12 @@ import pytest
 from helpers import op_pages
 
 from thunder_fuser.errors import DefinitionError, DtypeError, UnknownOpError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.op_docs import refused
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.frontend.op_docs import refused
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.rules.build import define
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("file", "made"),
     [
-        ("thunder_fuser/ir/op_methods.pyi", op_pages.stub),
+        ("thunder_fuser/ir/frontend/op_methods.pyi", op_pages.stub),
         ("docs/operations.md", op_pages.page),
     ],
 )
@@ -59,7 +59,7 @@ def test_signatures() -> None:
 
 def test_help() -> None:
     text = pydoc.plain(pydoc.render_doc(Recorder().ops.bitwise_and))
-    assert "method bitwise_and in module thunder_fuser.ir.op_methods" in text
+    assert "method bitwise_and in module thunder_fuser.ir.frontend.op_methods" in text
     assert "<lambda>" not in text and "args" not in text
     for line in (
         "Bits that both have.",

@@ -17,13 +17,13 @@ from helpers.definitions import told
 from helpers.strategies import filled
 
 from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 APART = ("cast", "imag", "complex", "pack_e2m1", "unpack_e2m1")

@@ -10,11 +10,11 @@ from helpers.definitions import assert_refused, defined, tensor
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.ir.rules.shapes import clip_slice, pad_widths
 from thunder_fuser.ir.scalar import const, symbol
-from thunder_fuser.ir.shapes import clip_slice, pad_widths
 
 Build = Callable[[Recorder], Value]
 D = DataType

@@ -12,12 +12,12 @@ from helpers.without_torch import printed
 from hypothesis import HealthCheck, given, settings
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.language import Recorder, read_definition, rebuild
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder, read_definition, rebuild
 from thunder_fuser.ir.record import definition_text, number_text
-from thunder_fuser.ir.verify import verify
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.ir.rules.verify import verify
 
 slow = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -78,7 +78,8 @@ def test_softmax_prints(golden: Callable[..., None]) -> None:
 def test_text_is_the_same_for_every_hash_seed() -> None:
     """Sets and dictionaries may order themselves by hash; nothing that prints may follow them."""
     text = str(layer_norm())
-    program = f"from thunder_fuser.ir.language import rebuild\nprint(rebuild({text!r}), end='')"
+    program = "from thunder_fuser.ir.frontend.language import rebuild\n"
+    program += f"print(rebuild({text!r}), end='')"
     assert [printed(program, seed=seed) for seed in ("0", "1", "4242")] == [text] * 3
 
 

@@ -13,8 +13,8 @@ from helpers.kernels import scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.branches import branch_at_choices
 from thunder_fuser.lower.kernel import If, statements_in
+from thunder_fuser.lower.kernel_passes.branches import branch_at_choices
 from thunder_fuser.lower.lower import unfinished
 from thunder_fuser.target import CPU, H200, Target
 

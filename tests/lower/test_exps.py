@@ -10,7 +10,7 @@ from helpers.graphs import Graph, meta, rows, softmax
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.lower.context import short_exps
 
 D = DataType

@@ -32,15 +32,15 @@ from thunder_fuser.lower.kernel import (
     Variable,
     statements_in,
 )
-from thunder_fuser.lower.lower import unfinished
-from thunder_fuser.lower.passes import (
+from thunder_fuser.lower.kernel_passes.passes import (
     CPU_PASSES,
     GPU_PASSES,
     collect_accumulators,
     declare_scratch,
     unroll,
 )
-from thunder_fuser.lower.verify import verify_kernel
+from thunder_fuser.lower.kernel_passes.verify import verify_kernel
+from thunder_fuser.lower.lower import unfinished
 from thunder_fuser.target import CPU, H200, Target
 
 F, D = DataType.Float, DataType.Double

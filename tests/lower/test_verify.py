@@ -35,8 +35,8 @@ from thunder_fuser.lower.kernel import (
     Store,
     Variable,
 )
+from thunder_fuser.lower.kernel_passes.verify import verify_kernel
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.target import CPU, H200, Target
 
 F = DataType.Float

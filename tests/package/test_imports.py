@@ -15,7 +15,7 @@ import pytest
 
 import thunder_fuser
 from thunder_fuser import __main__, versions
-from thunder_fuser.explain import demo
+from thunder_fuser.demo import demo
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = """

@@ -12,11 +12,11 @@ from helpers.cases import rand
 from helpers.graphs import Graph, after_passes
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.values import Tensor
-from thunder_fuser.ir.verify import verify
+from thunder_fuser.ir.frontend.values import Tensor
+from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
 SHAPE = (4, 12, 2048, 128)

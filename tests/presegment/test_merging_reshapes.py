@@ -14,13 +14,13 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import rebuild
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.language import rebuild
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.merging_reshapes import groups_of, move_merging_reshapes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 D = DataType
 N, GROUPS, EACH, SIDE = 2, 4, 3, 5

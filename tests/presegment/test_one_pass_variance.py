@@ -18,9 +18,9 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import rebuild
-from thunder_fuser.ir.verify import verify
+from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import FOR_A_TARGET, run_passes, run_target_passes
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance

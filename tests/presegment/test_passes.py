@@ -10,9 +10,9 @@ from conftest import Golden
 from helpers.definitions import Build, defined
 
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins

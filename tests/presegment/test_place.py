@@ -15,13 +15,13 @@ from thunder_fuser import FusionDefinition
 from thunder_fuser.analysis.place import place
 from thunder_fuser.cache.sharded import layout_records
 from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.placements import Placement, words_of
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.ir.rules.placements import Placement, words_of
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 MESH = Mesh.of([[0, 1], [2, 3]])
 KINDS = (ParallelType.MESH_Y, ParallelType.MESH_X)  # in the order of torch's dimensions

@@ -10,14 +10,14 @@ from helpers.graphs import Graph, layer_norm, softmax, summed
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import rebuild
-from thunder_fuser.ir.verify import verify
+from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.rfactor import two_stage_reductions
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, H200, Target
 

@@ -14,10 +14,10 @@ from helpers.graphs import Graph, after_passes
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.verify import verify
+from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment.unify_memory_order import unify_memory_order
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
 D = DataType

@@ -14,7 +14,7 @@ import torch
 from helpers.cases import TARGETS
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 
 Results = Callable[[FusionDefinition, Tensor, Tensor, Tensor, int], list[Tensor]]
 

@@ -12,8 +12,8 @@ import torch
 
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.target import H200
 
 

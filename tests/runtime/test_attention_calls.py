@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from thunder_fuser.runtime.torch_calls import attention, attention_backward
+from thunder_fuser.runtime.eager.torch_calls import attention, attention_backward
 
 MASKS = ((), (1, 1, 1, 13), (3, 8, 13), (8, 1))
 

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir import op_table
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime import evaluate as module
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager import evaluate as module
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 slow = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

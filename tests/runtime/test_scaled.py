@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from thunder_fuser.runtime.scaled import scaled_grouped_product, scaled_product
+from thunder_fuser.runtime.eager.scaled import scaled_grouped_product, scaled_product
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FLOAT, BF16, HALF = torch.float32, torch.bfloat16, torch.float16
@@ -90,7 +90,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, bool]:
     operands = (a, b, empty(b.shape[0], dtype=torch.int32), *scales)
     # Torch's product of groups of float32 runs on a GPU, but not for tensors without memory.
     wide = mock.patch(
-        "thunder_fuser.runtime.scaled.grouped_mm",
+        "thunder_fuser.runtime.eager.scaled.grouped_mm",
         lambda left, right, ends: left.new_empty(left.shape[0], right.shape[-1]),
     )
     with wide:

@@ -10,7 +10,7 @@ from helpers.kernels import kernel_text, scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, H200
 

@@ -15,11 +15,11 @@ from thunder_fuser.analysis.part import Parts
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.schedule.nested import Nested
 from thunder_fuser.schedule.scheduler import NoMatch

@@ -14,7 +14,7 @@ from helpers.graphs import rows
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.target import CPU, H200
 

@@ -17,10 +17,10 @@ from thunder_fuser.analysis.part import Parts
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, plan_segments, schedule
 from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.record import Definition, rename
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.segment.canonical import canonical

@@ -25,7 +25,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import Evaluator, evaluate, values_of
+from thunder_fuser.runtime.eager.evaluate import Evaluator, evaluate, values_of
 from thunder_fuser.schedule import registry
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduler import Match, NoMatch

@@ -11,10 +11,10 @@ import torch
 
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.run.region_callable import Compile
-from thunder_fuser.ir.build import define
-from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 
 def evaluated(

@@ -20,9 +20,9 @@ from torch import nn
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.base.threads import BACKGROUND, WARNED
 from thunder_fuser.cache import executable
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.errors import CompileError, FallbackWarning
 from thunder_fuser.executors import fuser as of_fuser
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import options
 from thunder_fuser.runtime import toolchain

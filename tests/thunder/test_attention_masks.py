@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from thunder_fuser.explain import why
 from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.functions import attention
-from thunder_fuser.runtime import torch_calls
+from thunder_fuser.runtime.eager import torch_calls
 
 BATCH, HEADS, WIDTH, SEED = 3, 2, 8, 71
 

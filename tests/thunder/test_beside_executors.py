@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 import thunder_fuser
 from tests.helpers.models import MODELS, arguments
+from thunder_fuser.demo.blocks import Sizes, make_block
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.explain.blocks import Sizes, make_block
 
 STRICT = {"fuser_strict": True}
 SIZES = Sizes(batch=2, sequence=8, width=16, heads=2, hidden=24)

@@ -10,10 +10,10 @@ from functools import cache
 import pytest
 import torch
 
+from thunder_fuser.demo.accuracy import Accuracy, accuracy, results
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.explain import why
-from thunder_fuser.explain.accuracy import Accuracy, accuracy, results
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from thunder.core import interpreter
 from torch import nn
 
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import jit
 
 SCALE = 2.0

@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 import thunder_fuser
 from thunder_fuser import fuser
+from thunder_fuser.demo.blocks import SMALL, make_block, make_input
 from thunder_fuser.errors import FuserError
 from thunder_fuser.explain import kernels, report
-from thunder_fuser.explain.blocks import SMALL, make_block, make_input
 from thunder_fuser.fast_path import calls
 from thunder_fuser.fast_path.calls import SPLIT, short_way_of
 

@@ -31,9 +31,9 @@ from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.explain.jitted import claims_of, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.simplify import remove_round_trips
@@ -42,7 +42,7 @@ from thunder_fuser.target import CPU
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.passes import run_passes as run_trace_passes
-from thunder_fuser.trace.split_regions import MIN_OPS, partition
+from thunder_fuser.trace.rewrites.split_regions import MIN_OPS, partition
 
 Layer = Callable[[TensorProxy, TensorProxy], TensorProxy]
 

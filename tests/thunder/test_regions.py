@@ -28,8 +28,8 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.memory import leave_written_views
 from thunder_fuser.trace.passes import Pass, run_passes
-from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
-from thunder_fuser.trace.split_regions import partition
+from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.rewrites.split_regions import partition
 
 CHECKED = PlanOptions(
     donation=True, joins_writes=True, checks_reads=True, prefix="thunderFusion",

@@ -25,9 +25,9 @@ from thunder.torch import _torch_to_thunder_function_map
 
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.explain.jitted import fusions_of, jit
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.runtime.eager.evaluate import evaluate
 
 Function = Callable[..., Any]
 

@@ -16,9 +16,9 @@ from thunder_fuser.executors.record.record import Layout, TypedRecorder, layout_
 from thunder_fuser.executors.regions.claim import Formed
 from thunder_fuser.executors.regions.plan import NO_MEMORY
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.record import definition_text
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
 

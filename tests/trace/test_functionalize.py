@@ -16,9 +16,9 @@ from thunder_fuser import fuser
 from thunder_fuser.executors import fuser as of_fuser
 from thunder_fuser.executors.pipeline import read_trace
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.trace.functionalize import functionalize
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES
+from thunder_fuser.trace.rewrites.functionalize import functionalize
 
 Function = Callable[..., Any]
 

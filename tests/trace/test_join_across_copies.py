@@ -19,10 +19,10 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
-from thunder_fuser.trace.join_across_copies import join_across_copies
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import shared_by, written_by
+from thunder_fuser.trace.rewrites.join_across_copies import join_across_copies
 
 IDS = {"f": PrimIDs.EXP, "v": PrimIDs.RESHAPE, "w": PrimIDs.COPY_, "x": "linear"}
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from thunder_fuser.executors.pipeline import TRACE_PASSES
 from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.trace.passes import Pass
-from thunder_fuser.trace.permutations import take_in_old_order
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import parts
+from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 
 Function = Callable[..., torch.Tensor]
 EMULATE = pytest.mark.parametrize("emulate", [False, True], ids=["cpu", "emulator"])

@@ -15,9 +15,9 @@ from thunder_fuser.executors.pipeline import read_trace
 from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
-from thunder_fuser.trace.casts import recompute_casts
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.split_regions import partition
+from thunder_fuser.trace.rewrites.casts import recompute_casts
+from thunder_fuser.trace.rewrites.split_regions import partition
 
 Tensor = torch.Tensor
 

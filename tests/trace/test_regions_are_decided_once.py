@@ -16,11 +16,11 @@ from helpers.models import MODELS, arguments
 
 from benchmarks.models import MODELS as DEEP
 from benchmarks.models import make_model
-from thunder_fuser.explain.blocks import SMALL, make_input
+from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.explain.jitted import claims_of, fusions_of, jit, recomputation_of
 from thunder_fuser.rematerialization.policy import VIEW
 from thunder_fuser.trace.proxies import makes
-from thunder_fuser.trace.split_regions import MIN_OPS
+from thunder_fuser.trace.rewrites.split_regions import MIN_OPS
 
 Call = Callable[[Any], torch.Tensor]
 

@@ -24,7 +24,7 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
 
 IDS = {
     "f": PrimIDs.EXP, "c": PrimIDs.CONVERT_ELEMENT_TYPE, "p": "linear", "v": PrimIDs.RESHAPE,

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
+from thunder_fuser.ir.rules.indexed import indexed_axis
 
 Axes = frozenset[str]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from thunder_fuser.ir import shapes
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of
+from thunder_fuser.ir.rules import shapes
+from thunder_fuser.ir.rules.indexed import indexed_axis
 from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, element, product
 
 Index = tuple[Scalar, ...]

@@ -21,8 +21,8 @@ from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.rules.shapes import normalise_axes
 from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
-from thunder_fuser.ir.shapes import normalise_axes
 from thunder_fuser.ir.strides import (
     contiguous_strides,
     reshape_groups,

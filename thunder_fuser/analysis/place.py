@@ -32,14 +32,14 @@ from thunder_fuser.analysis.propagate import (
 )
 from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.placements import On, Placement, read, whole, words_of
 from thunder_fuser.ir.record import Definition, OpRecord, names_of, rename
+from thunder_fuser.ir.rules.communication import is_communication
+from thunder_fuser.ir.rules.layouts import Sharding, shards
+from thunder_fuser.ir.rules.placements import On, Placement, read, whole, words_of
 from thunder_fuser.ir.scalar import const
 
 _REDUCE = {"sum": "sum", "prod": "product", "max": "max", "min": "min"}

@@ -18,13 +18,13 @@ from math import prod
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.errors import CommunicationError, MeshError
-from thunder_fuser.ir import shapes
 from thunder_fuser.ir.domain import IterType, ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
+from thunder_fuser.ir.rules import shapes
+from thunder_fuser.ir.rules.layouts import Sharding, shards
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.ir.strides import reshape_groups
 

@@ -2,8 +2,8 @@
 """Searches the fastest schedule around a scheduler's own, by measurements on the device.
 
 1. The store may have the choice for this kernel on this device.
-2. Candidates are legal (schedule/rules.py) neighbours in the scheduler's parameter space
-   (schedule/spaces.py). A few at a time are compiled, checked against the scheduler's own kernel,
+2. Candidates are legal (autotune/rules.py) neighbours in the scheduler's parameter space
+   (autotune/spaces.py). A few at a time are compiled, checked against the scheduler's own kernel,
    and timed in turns with it. The search goes on around the best one.
 3. The best ones and the scheduler's own are timed again, in turns. The scheduler's own wins if the
    difference is within noise, so no kernel gets slower.
@@ -24,6 +24,8 @@ from typing import Any
 import torch
 
 from thunder_fuser.autotune.choice import Tuning, keep, recipe_of, stored
+from thunder_fuser.autotune.rules import check
+from thunder_fuser.autotune.spaces import neighbours
 from thunder_fuser.autotune.trial import Bench, Trial
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.progress import working
@@ -33,9 +35,7 @@ from thunder_fuser.errors import LaunchError, ScheduleError
 from thunder_fuser.host.program import launcher_for
 from thunder_fuser.options import option
 from thunder_fuser.runtime.binaries import unstored
-from thunder_fuser.schedule.rules import check
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.schedule.spaces import neighbours
 from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.store.store import current_store
 

@@ -39,9 +39,9 @@ from thunder_fuser.host.dispatch import input_keys, make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.host.statements import statements
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey

@@ -28,15 +28,15 @@ from thunder_fuser.communication.collectives import remember
 from thunder_fuser.errors import CommunicationError, InputError, MeshError, VerifyError
 from thunder_fuser.host.arguments import check_arguments
 from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.placements import Placement, read, word_of
 from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord, names_of
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.ir.rules.layouts import Sharding, shards
+from thunder_fuser.ir.rules.placements import Placement, read, word_of
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import values_of
+from thunder_fuser.runtime.eager.evaluate import values_of
 from thunder_fuser.target import Target
 
 MOST_SHAPES = 256  # sets of local shapes for which an entry caches the results' placements

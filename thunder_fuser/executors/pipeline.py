@@ -41,18 +41,18 @@ from thunder_fuser.functions import why_apart
 from thunder_fuser.options import option
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
-from thunder_fuser.trace.approximate import tag_approximate
-from thunder_fuser.trace.casts import drop_roundings, expand_casts, recompute_casts
-from thunder_fuser.trace.functionalize import functionalize
-from thunder_fuser.trace.join_across_copies import join_across_copies
 from thunder_fuser.trace.memory import leave_written_views, save_before_writes
 from thunder_fuser.trace.op import Rules
 from thunder_fuser.trace.passes import Pass
-from thunder_fuser.trace.permutations import take_in_old_order
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
-from thunder_fuser.trace.split_regions import partition
-from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
+from thunder_fuser.trace.rewrites.approximate import tag_approximate
+from thunder_fuser.trace.rewrites.casts import drop_roundings, expand_casts, recompute_casts
+from thunder_fuser.trace.rewrites.functionalize import functionalize
+from thunder_fuser.trace.rewrites.join_across_copies import join_across_copies
+from thunder_fuser.trace.rewrites.permutations import take_in_old_order
+from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.rewrites.split_regions import partition
+from thunder_fuser.trace.rewrites.two_stage_sums import sum_in_two_stages
 
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."

@@ -48,7 +48,7 @@ from thunder_fuser.functions.define import (
     wide,
 )
 from thunder_fuser.functions.index_masks import CAUSAL, kind_of, producer
-from thunder_fuser.runtime.torch_calls import masked_attention, masked_gradients, rows
+from thunder_fuser.runtime.eager.torch_calls import masked_attention, masked_gradients, rows
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")

@@ -33,7 +33,7 @@ from thunder_fuser.functions.define import (
     with_gradient,
 )
 from thunder_fuser.functions.kernels import KERNELS
-from thunder_fuser.runtime.torch_calls import grouped_mm, grouped_weight_gradient
+from thunder_fuser.runtime.eager.torch_calls import grouped_mm, grouped_weight_gradient
 from thunder_fuser.trace.op import Reject
 
 

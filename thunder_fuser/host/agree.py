@@ -17,10 +17,10 @@ import torch.distributed as dist
 from thunder_fuser.communication.collectives import all_gather, wait
 from thunder_fuser.errors import PeerError
 from thunder_fuser.host.statements import Statements
-from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import record_text
+from thunder_fuser.ir.rules.communication import is_communication
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.specialise import InputKey, specialise

@@ -17,7 +17,7 @@ from thunder_fuser.errors import InputError, shown
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.dtypes import DataType, integer_range
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layouts import local_domain
+from thunder_fuser.ir.rules.layouts import local_domain
 from thunder_fuser.ir.strides import is_distinct
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import Target

@@ -23,13 +23,13 @@ from thunder_fuser.host.arguments import is_bound
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.record import LAYOUT, Definition
+from thunder_fuser.ir.rules.layouts import local_domain
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
 from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import InputKey, specialise
-from thunder_fuser.runtime.evaluate import move
+from thunder_fuser.runtime.eager.evaluate import move
 
 Runner = Callable[..., list[Any]]
 # (argument, its logical sizes)

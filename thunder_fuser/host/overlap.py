@@ -6,7 +6,7 @@
 
 Nothing else may read the value between the two. The call (communication/products.py) decides when
 it runs whether it is a pipeline; `with_decisions` predicts it. If the definition puts the axis over
-devices on streams too (ir/streams.py), it is always a pipeline, in the definition's chunks.
+devices on streams too (ir/rules/streams.py), it is always a pipeline, in the definition's chunks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from thunder_fuser.communication.pairs import (
 )
 from thunder_fuser.communication.products import foreseen, with_chunks
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.ir.communication import devices
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
-from thunder_fuser.ir.shapes import normalise_axis
-from thunder_fuser.ir.streams import PRODUCTS, streams_of
+from thunder_fuser.ir.rules.communication import devices
+from thunder_fuser.ir.rules.shapes import normalise_axis
+from thunder_fuser.ir.rules.streams import PRODUCTS, streams_of
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.runtime.torch_types import to_torch_dtype

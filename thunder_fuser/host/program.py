@@ -57,8 +57,8 @@ from thunder_fuser.multi_device import LowerParams, MultiDeviceParams
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import build_cpu, compile_cpu
 from thunder_fuser.runtime.cuda import compile_cubin, load_kernel
+from thunder_fuser.runtime.eager.evaluate import evaluate_part
 from thunder_fuser.runtime.emulator import EmulatedKernel, compile_emulated
-from thunder_fuser.runtime.evaluate import evaluate_part
 from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from thunder_fuser.communication.pipelines import spans
 from thunder_fuser.host.overlap import Overlapped
 from thunder_fuser.host.posts import literal
-from thunder_fuser.ir.communication import devices
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.ir.streams import walks
+from thunder_fuser.ir.rules.communication import devices
+from thunder_fuser.ir.rules.streams import walks
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 

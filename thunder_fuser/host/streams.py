@@ -32,7 +32,7 @@ from thunder_fuser.errors import TorchCallError
 from thunder_fuser.host.overlap import Overlapped
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.ir.streams import streams_of, walks
+from thunder_fuser.ir.rules.streams import streams_of, walks
 from thunder_fuser.segment.plan import SegmentedFusion
 
 # ---- which products

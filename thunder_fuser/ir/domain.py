@@ -41,7 +41,7 @@ class ParallelType(Enum):
     MESH_X = "mesh_x"  # the devices along the last dimension of a mesh
     MESH_Y = "mesh_y"
     MESH_Z = "mesh_z"
-    STREAM = "stream"  # a loop of the host program, each piece on a stream (ir/streams.py)
+    STREAM = "stream"  # a loop of the host program, each piece on a stream (ir/rules/streams.py)
     mesh_x, mesh_y, mesh_z, stream = MESH_X, MESH_Y, MESH_Z, STREAM  # as nvFuser spells them
 
     @property

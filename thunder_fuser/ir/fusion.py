@@ -3,7 +3,7 @@
 
 A Fusion is a typed Definition: every tensor has a type and domains. A pass rewrites the records
 and defines them again, so no pass patches types. A fusion prints as the Python that makes it, and
-ir/language.py reads that back.
+ir/frontend/language.py reads that back.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class OpKind(Enum):
     RANDOM = "random"  # elements from (seed, offset) and their position
     SCALAR = "scalar"  # a size, known on the host
     EXTERNAL = "external"  # one torch call (expr_eval)
-    COMMUNICATION = "communication"  # elements of other devices (ir/communication.py)
+    COMMUNICATION = "communication"  # elements of other devices (ir/rules/communication.py)
 
 
 class DtypeRule(Enum):

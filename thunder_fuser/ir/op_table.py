@@ -11,7 +11,7 @@ op_docs.py makes the docstring of `fd.ops.<op>` from it and from the row.
 Note [Random numbers]: element i (row-major, of the logical shape) of a RANDOM op is word i % 4 of
 Philox 4x32-10 with key `seed` and counter (offset, i // 4); a Double takes two words. So it does
 not depend on schedule, layout or target, and recomputing it gives the same bits. Ops without a
-seed share one that each run draws, and each has its own offset (ir/build.py).
+seed share one that each run draws, and each has its own offset (ir/rules/build.py).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
 
 
 def _movement(name: str, signature: str, torch: str = "", arity: int = 1) -> Op:
-    """By default runtime/evaluate.py has a function of the same name."""
+    """By default runtime/eager/evaluate.py has a function of the same name."""
     torch = torch or f"{name}({signature.replace('arg', 'a', 1)})"
     return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
 

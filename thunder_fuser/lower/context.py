@@ -14,8 +14,8 @@ from thunder_fuser.ir.dtypes import DataType, of_number
 from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.op_table import SCANS
 from thunder_fuser.ir.record import Literal, Operand, OpRecord, names_of
+from thunder_fuser.ir.rules.type_rules import ValueType, types_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
-from thunder_fuser.ir.type_rules import ValueType, types_of
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of

@@ -36,11 +36,11 @@ from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.groups import RowGroups
+from thunder_fuser.lower.kernel_passes.passes import run_passes
+from thunder_fuser.lower.kernel_passes.verify import verify_kernel
 from thunder_fuser.lower.nests import Nests, Work
-from thunder_fuser.lower.passes import run_passes
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
 from thunder_fuser.lower.size_arguments import with_free_sizes
-from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1

@@ -16,9 +16,9 @@ from math import inf, prod
 from thunder_fuser.analysis.index_map import Point, accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text, sizeless_text
+from thunder_fuser.ir.rules.indexed import indexed_axis
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import kernel as nodes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.verify import verify
+from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise

@@ -17,10 +17,10 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from thunder_fuser.ir import binding
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import Domain, Reorder, Split, TensorDomain, Transform, apply
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import LAYOUT, Literal, OpRecord, names_of, rename
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.strides import stride_order_of
 from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import strided

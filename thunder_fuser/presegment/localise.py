@@ -23,14 +23,14 @@ from math import prod
 from thunder_fuser.analysis.place import Placed, place
 from thunder_fuser.analysis.propagate import mesh_of
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.layouts import Sharding, local_domain
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.placements import Step, steps
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of, record_text
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.ir.rules.layouts import Sharding, local_domain
+from thunder_fuser.ir.rules.placements import Step, steps
 from thunder_fuser.presegment.lay_out import on_storage, with_set_layout
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided

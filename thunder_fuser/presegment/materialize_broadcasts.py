@@ -18,7 +18,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.ir.shapes import normalise_axes
+from thunder_fuser.ir.rules.shapes import normalise_axes
 from thunder_fuser.presegment.rewrite import expand
 from thunder_fuser.target import Target
 

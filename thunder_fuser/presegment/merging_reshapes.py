@@ -26,11 +26,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of, rename
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.presegment.rewrite import with_attrs
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Operand, OpRecord, rename
+from thunder_fuser.ir.rules.build import define
 
 # What a pass makes of one record: a record, or the operand that replaces its result.
 Rule = Callable[[OpRecord], "OpRecord | Operand"]

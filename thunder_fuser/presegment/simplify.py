@@ -16,10 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import fits, of_number
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.host_scalars import computed
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import (
     LAYOUT,
@@ -30,8 +28,10 @@ from thunder_fuser.ir.record import (
     OpRecord,
     names_of,
 )
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.ir.rules.host_scalars import computed
+from thunder_fuser.ir.rules.type_rules import ValueType, types_of
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.ir.type_rules import ValueType, types_of
 from thunder_fuser.presegment.rewrite import rewrite
 
 _UNIT = frozenset([Literal.of(1), Literal.of(1.0)])
@@ -272,7 +272,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
     below 0 the sum cancels. A tanh with another reader is computed anyway, and stays.
 
     The bits depend on the readers of the tanh, so this pass does not run under the option
-    `repeatable`. Then trace/approximate.py decides which ones are approximate.
+    `repeatable`. Then trace/rewrites/approximate.py decides which ones are approximate.
     """
 
     def rule(record: OpRecord) -> OpRecord:

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from thunder_fuser.ir import binding
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import StreamAxis
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.host_scalars import numbers_at
-from thunder_fuser.ir.layouts import global_sizes, local_domain
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Number, OpRecord
-from thunder_fuser.ir.streams import products_in_streams
+from thunder_fuser.ir.rules.build import define
+from thunder_fuser.ir.rules.host_scalars import numbers_at
+from thunder_fuser.ir.rules.layouts import global_sizes, local_domain
+from thunder_fuser.ir.rules.streams import products_in_streams
 from thunder_fuser.ir.strides import (
     allocation_of,
     compute_tensor_descriptor,
@@ -51,7 +51,7 @@ def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
 
 
 def in_streams(fusion: Fusion) -> Fusion:
-    """Turns axes over streams into attributes of the products that walk them; see ir/streams.py.
+    """Turns axes over streams into attributes of products that walk them; see ir/rules/streams.py.
 
         T2 = matmul(T0, T1); T2.split(0, 4, False); T2.parallelize(0, "stream")
     ->  T2 = matmul(T0, T1, streams=[0, 4]); ...

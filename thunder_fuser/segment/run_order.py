@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from heapq import heappop, heappush
 
-from thunder_fuser.ir.communication import is_communication
+from thunder_fuser.ir.rules.communication import is_communication
 from thunder_fuser.segment.candidate import Candidate, external, owners
 from thunder_fuser.segment.fusion_info import FusionInfo
 

@@ -31,16 +31,16 @@ from thunder_fuser.executors.stride_orders.orders import Orders, orders_in, row_
 from thunder_fuser.executors.support.check import ROWS, arguments_of
 from thunder_fuser.executors.support.dtypes import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
-from thunder_fuser.ir.kinds import Value
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.kinds import Value
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand
+from thunder_fuser.ir.rules.type_rules import Typed, ValueType, common_type
 from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_descriptor
-from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
-from thunder_fuser.trace.approximate import Accuracy
 from thunder_fuser.trace.proxies import RENAMES, makes, reads, renamed_by
+from thunder_fuser.trace.rewrites.approximate import Accuracy
 
 _HALVES = (DataType.Half, DataType.BFloat16)
 _NARROW = (DataType.Int8, DataType.Bool)

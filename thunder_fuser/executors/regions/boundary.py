@@ -37,7 +37,7 @@ from thunder_fuser.executors.stride_orders.orders import format_of
 from thunder_fuser.executors.support.index_rows import CALLS
 from thunder_fuser.trace.op import Kinds, Op
 from thunder_fuser.trace.proxies import MOVES, VIEWS, makes, reads
-from thunder_fuser.trace.split_regions import REPEATED, Users
+from thunder_fuser.trace.rewrites.split_regions import REPEATED, Users
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}

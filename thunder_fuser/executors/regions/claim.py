@@ -4,9 +4,9 @@
     t1 = permute(x); t2 = mul(t1, 2); t3 = exp(t2); t4 = reshape(t3); t5 = linear(t4, w)
 ->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
 
-Which ops are one region was decided by trace/split_regions.py. Here a region gets its edges (Note
-[Edges] in boundary.py), inputs and outputs. Every step is linear in the length of the trace;
-Thunder's own partitioner is not used. At the end, fuel limits how many of them are made.
+Which ops are one region was decided by trace/rewrites/split_regions.py. Here a region gets its
+edges (Note [Edges] in boundary.py), inputs and outputs. Every step is linear in the length of the
+trace; Thunder's own partitioner is not used. At the end, fuel limits how many of them are made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from thunder_fuser.source.lines import lines_of
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, reads
-from thunder_fuser.trace.split_regions import Users
+from thunder_fuser.trace.rewrites.split_regions import Users
 
 # Bound symbols that compute nothing: no one asks why they were not fused.
 _SILENT = frozenset(

@@ -32,10 +32,10 @@ from thunder_fuser.cache.sharded import (
 from thunder_fuser.errors import FuserError, InputError
 from thunder_fuser.executors.support.dtypes import MATH, NUMBERS, STORED, known_type
 from thunder_fuser.executors.support.rows import Row, op
-from thunder_fuser.ir.build import define
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Definition, OpRecord
+from thunder_fuser.ir.rules.build import define
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 

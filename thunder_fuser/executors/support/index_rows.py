@@ -15,8 +15,8 @@ from thunder.core.proxies import TensorProxy
 from thunder_fuser.executors.support.dtypes import ANY, NUMBERS, data_type
 from thunder_fuser.executors.support.rows import Record, Row, no_computed, op, rows
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.indexed import INDEX_TYPES
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.ir.rules.indexed import INDEX_TYPES
 from thunder_fuser.trace.op import Reject
 
 # ------------------------------------------------------------------------------------------ checks

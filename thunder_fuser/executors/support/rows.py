@@ -32,7 +32,7 @@ from thunder_fuser.executors.support.dtypes import (
     known_type,
 )
 from thunder_fuser.ir.dtypes import DataType, fits, integer_range, promote
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.trace.op import Reject

@@ -2,7 +2,7 @@
 """Kernel -> Kernel: the passes that need a whole kernel, in the order of the lists below.
 
 On a GPU each thread reduces into its own variables, and the threads then combine them. On a CPU the
-compiler is told what simd loops reduce into. Between passes a kernel is legal (lower/verify.py).
+compiler is told what simd loops reduce into. Between passes a kernel is legal (verify.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import prod
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower import kernel as nodes
-from thunder_fuser.lower.branches import branch_at_choices
+from thunder_fuser.lower.kernel_passes.branches import branch_at_choices
 from thunder_fuser.lower.scope import SharedMemory
 from thunder_fuser.lower.size_arguments import SHORT_LOOP
 

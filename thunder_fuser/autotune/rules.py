@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from thunder_fuser.autotune.spaces import FREE, space
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType, Split, apply
 from thunder_fuser.ir.scalar import Scalar
@@ -33,7 +34,6 @@ from thunder_fuser.schedule.persistence import (
 )
 from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.schedule.spaces import FREE, space
 
 MOST_THREADS = 1024
 WARP = 32

@@ -12,13 +12,13 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argument
-from thunder_fuser.ir.op_methods import OpMethods
+from thunder_fuser.ir.frontend.kinds import Owner, Scalar, Value, checked, checked_argument
+from thunder_fuser.ir.frontend.op_methods import OpMethods
+from thunder_fuser.ir.frontend.quantized import Quantized, as_row
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.quantized import Quantized, as_row
-from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
-from thunder_fuser.ir.values import Tensor
+from thunder_fuser.ir.rules.shapes import normalise_axes, normalise_axis
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 

@@ -17,10 +17,10 @@ from torch.utils import benchmark
 
 from thunder_fuser.base.progress import working
 from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.demo.accuracy import Accuracy, accuracy
+from thunder_fuser.demo.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
 from thunder_fuser.executors.record.torch_function import torch_function
 from thunder_fuser.executors.run.region_callable import RegionCallable
-from thunder_fuser.explain.accuracy import Accuracy, accuracy
-from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
 from thunder_fuser.explain.jitted import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.explain.reports import fusion_table, report, why

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from inspect import Parameter
 from typing import Any
 
-from thunder_fuser.ir.op_docs import docstring, signature
+from thunder_fuser.ir.frontend.op_docs import docstring, signature
 from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.op_table import OPS
 

@@ -17,8 +17,8 @@ from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.rules.shapes import Fresh, distinct, joined, normalise_axis
 from thunder_fuser.ir.scalar import Scalar, const
-from thunder_fuser.ir.shapes import Fresh, distinct, joined, normalise_axis
 
 INDEX_TYPES = (DataType.Int, DataType.Int32)
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import F, Owner, Value, checked
-from thunder_fuser.ir.op_methods import OpMethods
+from thunder_fuser.ir.frontend.kinds import F, Owner, Value, checked
+from thunder_fuser.ir.frontend.op_methods import OpMethods
+from thunder_fuser.ir.frontend.packed import NUMBERS, PAIRS, Packed, halves
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.packed import NUMBERS, PAIRS, Packed, halves
-from thunder_fuser.ir.values import Tensor
 
 # {type: numbers in a block}, as torch._scaled_mm has them
 BLOCKS = {PAIRS: 16, DataType.Float8_e4m3fn: 32}

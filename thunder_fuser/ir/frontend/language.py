@@ -18,13 +18,13 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import DefinitionError, UnknownOpError, shown
-from thunder_fuser.ir import kinds, packed
-from thunder_fuser.ir.build import Definer, define
-from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
+from thunder_fuser.ir.frontend import kinds, packed
+from thunder_fuser.ir.frontend.composites import Composites
+from thunder_fuser.ir.frontend.kinds import Constant, Scalar, Value, checked
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
@@ -37,8 +37,8 @@ from thunder_fuser.ir.record import (
     Operand,
     OpRecord,
 )
+from thunder_fuser.ir.rules.build import Definer, define
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, compute_tensor_descriptor
-from thunder_fuser.ir.values import Tensor
 
 # A kernel has at most some hundred arguments; the limit catches a wrong number.
 _MOST_SCALARS = 4096

@@ -15,9 +15,9 @@ import ast
 import re
 from inspect import Parameter, Signature
 
-from thunder_fuser.ir import kinds
+from thunder_fuser.ir.frontend import kinds
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
-from thunder_fuser.ir.type_rules import NUMBER_AT, TAKES_NUMBERS
+from thunder_fuser.ir.rules.type_rules import NUMBER_AT, TAKES_NUMBERS
 
 # The shape of a result, by the name of the op, else by its kind.
 _SHAPES: dict[str | OpKind, str] = {
@@ -183,7 +183,7 @@ def torch_call(row: Op) -> str:
     if row.kind in silent or row.torch in letters:
         return ""  # what the evaluator makes of numbers, or nothing
     if used - letters.keys() - row.parameters.parameters.keys() - {"torch"}:
-        return ""  # torch needs several calls, which runtime/evaluate.py has as functions
+        return ""  # torch needs several calls, which runtime/eager/evaluate.py has as functions
     return re.sub(r"\b([a-d]|operands)\b", lambda found: letters[found[1]], row.torch)
 
 

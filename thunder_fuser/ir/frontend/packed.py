@@ -15,8 +15,8 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, stride_order_of
-from thunder_fuser.ir.values import Tensor
 
 FLOAT4 = NUMBERS, PAIRS = DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2
 

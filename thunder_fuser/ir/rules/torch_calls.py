@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.indexed import (
+from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.rules.indexed import (
     INDEX_TYPES,
     Extents,
     check_at_most,
     check_index,
     check_rank,
 )
-from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.rules.shapes import Sizes, matmul, may_be_equal, normalise_axis
+from thunder_fuser.ir.rules.type_rules import check_literals
 from thunder_fuser.ir.scalar import Scalar, const, product
-from thunder_fuser.ir.shapes import Sizes, matmul, may_be_equal, normalise_axis
-from thunder_fuser.ir.type_rules import check_literals
 
 # {type of elements: (type of scales, numbers in a block, numbers in an element)}
 _OF_BLOCKS = {

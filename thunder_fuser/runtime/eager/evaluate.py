@@ -21,7 +21,6 @@ from thunder_fuser.errors import (
     TorchCallError,
     VerifyError,
 )
-from thunder_fuser.ir.communication import devices, is_communication
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
@@ -35,8 +34,10 @@ from thunder_fuser.ir.record import (
     OpRecord,
     record_text,
 )
+from thunder_fuser.ir.rules.communication import devices, is_communication
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime import random, scaled, torch_calls
+from thunder_fuser.runtime import random
+from thunder_fuser.runtime.eager import scaled, torch_calls
 from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"

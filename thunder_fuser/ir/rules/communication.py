@@ -19,8 +19,8 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.ir.rules.shapes import Fresh, normalise_axis
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.ir.shapes import Fresh, normalise_axis
 
 
 def is_communication(record: OpRecord) -> bool:

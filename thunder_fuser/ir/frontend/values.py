@@ -16,9 +16,9 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType, TensorDomain
-from thunder_fuser.ir.kinds import Scalar, Value, checked
+from thunder_fuser.ir.frontend.kinds import Scalar, Value, checked
 from thunder_fuser.ir.record import AttrValue, OpRecord
-from thunder_fuser.ir.shapes import normalise_axis
+from thunder_fuser.ir.rules.shapes import normalise_axis
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ from thunder_fuser.ir.domain import (
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.ir.rules.shapes import normalise_axis
+from thunder_fuser.ir.rules.streams import without_streams
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.shapes import normalise_axis
-from thunder_fuser.ir.streams import without_streams
 
 # For each logical axis, the dimensions of the mesh it is spread over, outermost first.
 Sharding = tuple[tuple[ParallelType, ...], ...]

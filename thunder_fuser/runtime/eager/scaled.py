@@ -2,7 +2,8 @@
 """Products of matrices with scales, by torch's kernels if the device has them, else in Float.
 
 Scales are Float: one number, or one for each row and column. Or there is one scale for each block
-of the summed axis: e4m3 for 16 4-bit floats, e8m0 for 32 e4m3, in the tiles of ir/quantized.py.
+of the summed axis: e4m3 for 16 4-bit floats, e8m0 for 32 e4m3, in the tiles that
+ir/frontend/quantized.py describes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.runtime.torch_calls import grouped_mm
+from thunder_fuser.runtime.eager.torch_calls import grouped_mm
 
 # Compute capabilities: from Ada on torch has products of 8-bit floats, from Hopper on those of
 # groups, from Blackwell on those with scales of blocks.

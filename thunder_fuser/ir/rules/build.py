@@ -14,12 +14,9 @@ from dataclasses import replace
 from math import isfinite, prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import communication, indexed, shapes, torch_calls
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
-from thunder_fuser.ir.host_scalars import HostScalars
-from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
@@ -33,10 +30,11 @@ from thunder_fuser.ir.record import (
     record_text,
     rename,
 )
-from thunder_fuser.ir.scalar import Scalar, const, symbol
-from thunder_fuser.ir.streams import check_streams, products_in_streams
-from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
-from thunder_fuser.ir.type_rules import (
+from thunder_fuser.ir.rules import communication, indexed, shapes, torch_calls
+from thunder_fuser.ir.rules.host_scalars import HostScalars
+from thunder_fuser.ir.rules.layouts import Layouts
+from thunder_fuser.ir.rules.streams import check_streams, products_in_streams
+from thunder_fuser.ir.rules.type_rules import (
     check_cast,
     check_collected,
     check_literals,
@@ -46,6 +44,8 @@ from thunder_fuser.ir.type_rules import (
     pointwise_types,
     result_types,
 )
+from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
 
 
 def define(definition: Definition) -> Fusion:

@@ -20,8 +20,8 @@ from typing import Any
 
 from thunder_fuser.errors import CommunicationError, MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.layouts import Sharding
 from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.rules.layouts import Sharding
 
 On = tuple[ParallelType, ...]
 REDUCTIONS = ("sum", "avg", "product", "min", "max")

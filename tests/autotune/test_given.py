@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser import FusionCache, FusionDefinition
+from thunder_fuser.autotune.given import Schedule, read
+from thunder_fuser.autotune.rules import check
+from thunder_fuser.autotune.spaces import neighbours
 from thunder_fuser.errors import GivenScheduleError, ScheduleError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
-from thunder_fuser.schedule.given import Schedule, read
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.rules import check
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.schedule.spaces import neighbours
 
 D = DataType
 GRAPHS: dict[str, Graph] = {

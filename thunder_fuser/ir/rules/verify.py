@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from thunder_fuser.errors import DefinitionError, VerifyError
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
+from thunder_fuser.ir.rules.build import define
 
 Rule = Callable[[Fusion], Iterator[str]]
 

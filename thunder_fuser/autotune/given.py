@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thunder_fuser.autotune.rules import check
+from thunder_fuser.autotune.spaces import tiled
 from thunder_fuser.errors import GivenScheduleError, ScheduleError, nearest, shown
 from thunder_fuser.ir.domain import Domain, Merge, Parallelize, ParallelType, Reorder, Split
 from thunder_fuser.schedule.axes import row_shift, size_of
 from thunder_fuser.schedule.persistence import cacheable, cached
-from thunder_fuser.schedule.rules import check
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Transforms, params_of
 from thunder_fuser.schedule.scheduler import KernelMatch
-from thunder_fuser.schedule.spaces import tiled
 
 PARALLEL = {
     p.value: p for p in ParallelType if not p.is_device and p is not ParallelType.STREAM

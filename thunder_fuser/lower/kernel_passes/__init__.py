@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes over a kernel's tree, and its verifier."""
