@@ -69,12 +69,12 @@ def jit(
     """
     checked = _checked(executors)
     of_thunder = thunder.jit(function, executors=checked, **{SPLIT: True, **options})
-    short = ShortWay(of_thunder, function, may_split=SPLIT not in options)
-    short.recipe = (jit, options)
+    fast = FastPath(of_thunder, function, may_split=SPLIT not in options)
+    fast.recipe = (jit, options)
     if isinstance(of_thunder, ThunderModule):
-        of_thunder._forward_fn = short.around(of_thunder._forward_fn)
+        of_thunder._forward_fn = fast.around(of_thunder._forward_fn)
         return of_thunder
-    return short.around(of_thunder)
+    return fast.around(of_thunder)
 
 
 def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
@@ -90,7 +90,7 @@ def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]
     return resolved
 
 
-class Known(NamedTuple):
+class CompiledEntry(NamedTuple):
     """An entry of Thunder's cache, its guards (None if only Thunder can check them), and its
     functions without decorators."""
 
@@ -102,7 +102,7 @@ class Known(NamedTuple):
     splits: bool  # True: two autograd Functions, as Thunder
 
 
-class ShortWay:
+class FastPath:
     """The calls of one jitted function. It holds a jitted module weakly, to avoid a cycle."""
 
     def __init__(self, of_thunder: Any, function: Callable[..., Any], *, may_split: bool) -> None:
@@ -114,7 +114,7 @@ class ShortWay:
         self.may_split = may_split and self.differentiable is None
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.attributes: dict[str, Any] = getattr(function, "__dict__", {})
-        self.known: list[Known] = []
+        self.known: list[CompiledEntry] = []
         self.recipe: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
 
     def around(self, of_thunder: Jitted) -> Jitted:
@@ -139,7 +139,7 @@ class ShortWay:
                         return self.run(known, inputs, here)
             return self.compiled(of_thunder, args, kwargs, here)
 
-        vars(call)["short_way"] = self
+        vars(call)["fast_path"] = self
         return call
 
     def compiled(
@@ -163,7 +163,7 @@ class ShortWay:
             self.stats.last_computation = entry.computation_fn
             self.stats.last_trace_host_stop = perf_counter_ns()
 
-    def all_known(self) -> list[Known]:
+    def all_known(self) -> list[CompiledEntry]:
         """What is known of each entry of Thunder's cache, in its order."""
         cache, known = self.stats.interpreter_cache, self.known
         if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
@@ -171,7 +171,7 @@ class ShortWay:
             self.known = known = [before.get(id(each)) or self.know(each) for each in [*cache]]
         return known
 
-    def know(self, entry: CacheEntry) -> Known:
+    def know(self, entry: CacheEntry) -> CompiledEntry:
         writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
         plain = self.constant and not entry.return_none_instead_of_grads
         guards = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
@@ -181,7 +181,7 @@ class ShortWay:
             # Freeing large gradients of results early is worth its time.
             returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
             splits = sum(map(bytes_of, returned["flat_output"])) >= LARGE
-        return Known(
+        return CompiledEntry(
             entry, guards, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn), splits
         )
 
@@ -206,7 +206,7 @@ class ShortWay:
             stats.last_computation = entry.computation_fn
             stats.last_interpreter_log = stats.last_interpreted_instructions = None
 
-    def run(self, known: Known, inputs: Inputs, here: Environment) -> Any:
+    def run(self, known: CompiledEntry, inputs: Inputs, here: Environment) -> Any:
         of_computation, of_epilogue = inputs
         _, _, grad, autocast = here
         _set_grad(False)
@@ -221,7 +221,7 @@ class ShortWay:
         finally:
             _set_grad(grad)
 
-    def connect(self, known: Known, backward: Jitted, data: Any, kept: Any) -> Any:
+    def connect(self, known: CompiledEntry, backward: Jitted, data: Any, kept: Any) -> Any:
         """The results, in autograd's graph."""
         _set_grad(True)
         if not known.splits and self.differentiable is None:
@@ -237,9 +237,9 @@ class ShortWay:
         return data["output"]
 
 
-def short_way_of(jitted: Any) -> ShortWay:
-    """The ShortWay of a result of `jit`: what it knows, and the steps of its calls."""
-    way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
+def fast_path_of(jitted: Any) -> FastPath:
+    """The FastPath of a result of `jit`: what it knows, and the steps of its calls."""
+    way: FastPath = getattr(jitted, "_forward_fn", jitted).fast_path
     return way
 
 

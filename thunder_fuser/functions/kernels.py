@@ -308,7 +308,7 @@ def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
+def _types_of_results(call: _Call) -> tuple[list[dict[str, Any]], Any]:
     """TensorProxy's arguments for each result of a call, and the structure of the results."""
     with _without_memory(has_gradients=False):
         results, structure = tree_flatten(call.run(call.fakes()))
@@ -317,7 +317,7 @@ def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
 
 def _meta(function: str) -> Callable[..., Any]:
     def meta(*args: Any, **kwargs: Any) -> Any:
-        types, structure = _types_made(_call_of(function, args, kwargs)[0])
+        types, structure = _types_of_results(_call_of(function, args, kwargs)[0])
         return tree_unflatten([TensorProxy(**arguments) for arguments in types], structure)
 
     return meta

@@ -163,7 +163,10 @@ class _Reader:
             if row is not None and row.kind is OpKind.EXTERNAL:
                 return f"torch runs {leaf.sym.name}"
             tags = _NO_REPEAT.intersection(leaf.sym.tags or ())
-            if (tags or leaf.sym.id in _SCANS) and not _is_trivial_reduction(leaf):
+            tensors = (p for p in (*reads(leaf), *makes(leaf)) if isinstance(p, TensorProxy))
+            # A reduction over axes of size 1 has nothing to add.
+            is_trivial = OpTags.REDUCTION_OP in tags and len({*map(elements_of, tensors)}) == 1
+            if (tags or leaf.sym.id in _SCANS) and not is_trivial:
                 return f"{leaf.sym.name}, a reduction or scan"
         return ""
 
@@ -180,10 +183,3 @@ def _operations(leaf: BoundSymbol) -> int:
 
 def _row(leaf: BoundSymbol) -> OpRow | None:
     return OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
-
-
-def _is_trivial_reduction(bsym: BoundSymbol) -> bool:
-    """True for a reduction over axes of size 1: there is nothing to add."""
-    tensors = (p for p in (*reads(bsym), *makes(bsym)) if isinstance(p, TensorProxy))
-    sizes = set(map(elements_of, tensors))
-    return len(sizes) == 1 and OpTags.REDUCTION_OP in (bsym.sym.tags or ())

@@ -106,7 +106,7 @@ class Graphs:
         return tuple(at for at in places if storage_of(args[at]) in memory)
 
 
-class Piece:
+class GraphSegment:
     """Several calls of a trace as one; the trace calls `call` instead of them.
 
     run: a function that runs them one by one. names: their names. saved: the places of the results
@@ -142,7 +142,7 @@ class _Calls:
         "_failed", "_fixed", "_lasting", "_piece", "_run", "_saved", "_tensors", "_written",
     )  # fmt: skip
 
-    def __init__(self, piece: Piece, args: Sequence[Any]) -> None:
+    def __init__(self, piece: GraphSegment, args: Sequence[Any]) -> None:
         self._piece, self._run, self._failed = piece, piece.run, False
         inputs = piece.inputs
         places = range(len(inputs))
@@ -195,28 +195,25 @@ class _Calls:
         return (self, number, settings, places, *[args[at].data_ptr() for at in places])
 
     def _capture(self, args: Sequence[Any]) -> Graph | None:
+        """The graph, or None with a warning if the function cannot be captured."""
         stays = {*self._fixed, *self._lasting}
         copied = tuple(at for at in self._tensors if at not in stays)
         device_type = self._piece.graphs.recorder.device_type
         if any(args[at].device.type != device_type for at in copied):
             return None  # torch may keep the seed of attention's dropout on the CPU
-        # A buffer made in inference mode could not be written to outside of it.
-        with in_force(self._piece.options), torch.inference_mode(False), torch.no_grad():
-            return self._captured(args, copied)
-
-    def _captured(self, args: Sequence[Any], copied: Sequence[int]) -> Graph | None:
-        """The graph, or None with a warning if the function cannot be captured."""
         piece = self._piece
-        try:
-            graph = Graph(piece.graphs.recorder, piece, args, copied)
-        except Exception as error:  # from torch, the driver or a library: they share no class
-            self._failed = not isinstance(error, CaptureBusyError)
-            self._tell(error)
-            return None
-        piece.counts.captured += 1
-        piece.counts.waits = ""
-        log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
-        return graph
+        # A buffer made in inference mode could not be written to outside of it.
+        with in_force(piece.options), torch.inference_mode(False), torch.no_grad():
+            try:
+                graph = Graph(piece.graphs.recorder, piece, args, copied)
+            except Exception as error:  # from torch, the driver or a library: they share no class
+                self._failed = not isinstance(error, CaptureBusyError)
+                self._tell(error)
+                return None
+            piece.counts.captured += 1
+            piece.counts.waits = ""
+            log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
+            return graph
 
     def _tell(self, error: BaseException) -> None:
         piece, first = self._piece, _first(error)
@@ -247,7 +244,7 @@ class Graph:
     """
 
     def __init__(
-        self, recorder: Recorder, piece: Piece, args: Sequence[Any], copied: Sequence[int]
+        self, recorder: Recorder, piece: GraphSegment, args: Sequence[Any], copied: Sequence[int]
     ) -> None:
         self._device_type, self._saved = recorder.device_type, piece.saved
         self._recording: Recording | None

@@ -38,7 +38,7 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.cuda_graphs.replay import Graphs, Input, Piece, Recorder
+from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input, Recorder
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
@@ -91,8 +91,13 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         if not self.belongs_to(get_compile_data()):
             return trace
         is_backward = trace.siginfo().name == "backward_fn"
-        if not is_backward:
-            self.saved = _only_saved(trace.bound_symbols[-1])
+        returned = trace.bound_symbols[-1].args
+        if not is_backward and len(returned) == 1:  # there is no backward
+            self.saved = frozenset()
+        elif not is_backward:  # the names that the backward gets, and nobody else
+            to_caller, (tensors, _) = returned
+            names = {proxy.name for proxy in tree_iter(to_caller) if isinstance(proxy, Proxy)}
+            self.saved = frozenset(p.name for p in tensors if p.name not in names)
         split, options = from_trace(trace), options_of_jit()
         with in_force(options):
             pieces = _Split(trace.bound_symbols, self, is_backward, options)
@@ -193,15 +198,6 @@ def _launches(bsym: BoundSymbol) -> bool:
     return any(part.sym.id not in _WITHOUT_LAUNCH for part in parts(bsym))
 
 
-def _only_saved(returned: BoundSymbol) -> frozenset[str]:
-    """The names that a forward's return hands to the backward and to nobody else."""
-    if len(returned.args) == 1:  # there is no backward
-        return frozenset()
-    to_caller, (tensors, _) = returned.args
-    returned_too = {proxy.name for proxy in tree_iter(to_caller) if isinstance(proxy, Proxy)}
-    return frozenset(proxy.name for proxy in tensors if proxy.name not in returned_too)
-
-
 def _device(proxy: TensorProxy) -> torch.device:
     return to_torch_device(proxy.device)
 
@@ -292,7 +288,7 @@ class _Split:
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
         saved = tuple(at for at, proxy in enumerate(results) if proxy.name in self.owner.saved)
-        piece = Piece(
+        piece = GraphSegment(
             name,
             _function(name, run, inputs, results),
             [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
@@ -310,13 +306,13 @@ class _Split:
         return Input(proxy.name, is_number, proxy.name in self.fixed, is_saved, is_written)
 
 
-def piece_of(bsym: BoundSymbol) -> Piece | None:
+def piece_of(bsym: BoundSymbol) -> GraphSegment | None:
     """The piece that a bound symbol of a final trace calls, if any."""
     owner = getattr(bsym.sym.meta, "__self__", None)
-    return owner if isinstance(owner, Piece) else None
+    return owner if isinstance(owner, GraphSegment) else None
 
 
-def pieces_in(bsyms: Iterable[BoundSymbol]) -> list[Piece]:
+def pieces_in(bsyms: Iterable[BoundSymbol]) -> list[GraphSegment]:
     return [piece for piece in map(piece_of, bsyms) if piece is not None]
 
 

@@ -82,7 +82,7 @@ def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Use
     return {*places} - needing
 
 
-def exits_of(
+def boundary_views_of(
     leaves: Sequence[BoundSymbol], outputs: Iterable[str]
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
     """What a region of these primitives returns, and the views that torch makes of its results and

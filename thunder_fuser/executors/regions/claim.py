@@ -23,7 +23,13 @@ from thunder.core.symbol import BoundSymbol
 from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.regions.boundary import ENTERING, Edges, by_torch, edges_of, exits_of
+from thunder_fuser.executors.regions.boundary import (
+    ENTERING,
+    Edges,
+    boundary_views_of,
+    by_torch,
+    edges_of,
+)
 from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views, only
 from thunder_fuser.executors.support.check import device_of, leaves_of
 from thunder_fuser.executors.support.index_rows import CALLS
@@ -110,7 +116,8 @@ def claim(flow: DataFlow) -> Claims:
         for at in edges.before:
             trace.leave(ops[at])
         if isinstance(formed, Formed):
-            trace.add_region(formed, tuple(ops[at].bsym for at in edges.inside))
+            replaced = tuple(ops[at].bsym for at in edges.inside)
+            trace.add_region(formed.region, Outside(replaced, formed.exits))
         else:
             for at in edges.inside:
                 trace.leave(ops[at], formed)
@@ -144,11 +151,10 @@ class _Claimed:
             unfused = Unfused(op.bsym.sym.name, op.refusal or of_region or at_edge, where)
             self.unfused.append(self._known.setdefault(unfused, unfused))
 
-    def add_region(self, formed: Formed, unfused: tuple[BoundSymbol, ...]) -> None:
-        region, exits = formed
+    def add_region(self, region: Region, outside: Outside) -> None:
         self.items.append(region)
-        self.outside[region.number] = Outside(unfused, exits)
-        self._offer(region.leaves if region.makes_views else exits)
+        self.outside[region.number] = outside
+        self._offer(region.leaves if region.makes_views else outside.exits)
 
     def _offer(self, run_by_torch: Iterable[BoundSymbol]) -> None:
         """Notes the views that later regions may repeat."""
@@ -171,7 +177,7 @@ class Formed(NamedTuple):
         views: {name: view outside of the region that it may repeat}.
         """
         whole = Region.whole(ops)
-        wanted, exits = exits_of(whole.leaves, outputs)
+        wanted, exits = boundary_views_of(whole.leaves, outputs)
         return Formed(whole.narrowed(wanted, views), exits)
 
 
@@ -190,22 +196,15 @@ def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Form
         leaves = [leaf for op in chosen for leaf in op.leaves if leaf.sym.id in ENTERING]
         sources = [reads(leaf)[0].name for leaf in leaves]
         formed = Formed(Region.whole(chosen).narrowed([*escaping, *sources]))
-    return _refuse_region(formed.region, chosen[0]) or formed
-
-
-def _refuse_region(region: Region, first: Op) -> Reject | None:
-    """A Reject for a region that returns no tensor, or that makes GPU tensors from no tensor.
-
-    A call runs on the device of its arguments. And torch.full and torch.arange are one kernel too.
-    """
+    region, device = formed.region, device_of(chosen[0].bsym)
     if not region.outputs:
         return Reject("nothing reads its result")
     if not all(isinstance(out, TensorProxy) for out in region.outputs):
         return Reject("its result is a number")
-    device = device_of(first.bsym)
+    # A call runs on the device of its arguments. And torch.full and torch.arange are one kernel.
     on_cpu = device is None or device.devicetype is DeviceType.CPU
     if on_cpu or any(isinstance(p, TensorProxy) and p.device == device for p in region.inputs):
-        return None
+        return formed
     return Reject("only creates GPU tensors, at which torch is as fast")
 
 

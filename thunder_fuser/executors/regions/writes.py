@@ -167,7 +167,13 @@ class _Group:
 
     def _takes_view(self, at: int, view: BoundSymbol) -> bool:
         names = {proxy.name for proxy in reads(view)}
-        if names.isdisjoint(self._made | self._arguments) and all(map(_never_copies, parts(view))):
+        # Where torch may have to copy, the view reads memory that the group may write.
+        may_copy = any(
+            [size for size in reads(part)[0]._shape if size != 1]
+            != [size for size in makes(part)[0]._shape if size != 1]
+            for part in parts(view) if part.sym.id is PrimIDs.RESHAPE
+        )  # fmt: skip
+        if names.isdisjoint(self._made | self._arguments) and not may_copy:
             self._views.append(view)
             self._all.append(view)
             return True
@@ -215,14 +221,6 @@ class _Group:
             writes=writes,
         )
         return [*self._views, whole, *behind], {whole.number: of_whole}
-
-
-def _never_copies(view: BoundSymbol) -> bool:
-    """True unless torch may have to copy, which reads memory that the group may write."""
-    if view.sym.id is not PrimIDs.RESHAPE:
-        return True
-    before, after = reads(view)[0]._shape, makes(view)[0]._shape
-    return [size for size in before if size != 1] == [size for size in after if size != 1]
 
 
 def _place(region: Region) -> object:

@@ -12,6 +12,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.base.logs import is_logged, log
+from thunder_fuser.executors.plan_text import typed
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
 from thunder_fuser.host.guards import note
@@ -40,19 +41,14 @@ def _fusion_text(call: RegionCallable, lines: Mapping[str, str]) -> str:
     region = call.region
     names = (out.name for leaf in region.leaves for out in makes(leaf))
     where = span_of([lines[name] for name in names if name in lines])
+    inputs = (typed(p) if isinstance(p, TensorProxy) else f"{p.name} (a number)"
+              for p in region.inputs)  # fmt: skip
     facts = [
         f"{call.name}: {'backward' if region.is_backward else 'forward'}",
         f"ops {counted(leaf.sym.name for leaf in region.leaves)}",
-        f"inputs {', '.join(map(_input_text, region.inputs))}",
+        f"inputs {', '.join(inputs)}",
     ]
     return "; ".join([*facts, f"from {where}"] if where else facts)
-
-
-def _input_text(proxy: Proxy) -> str:
-    if not isinstance(proxy, TensorProxy):
-        return f"{proxy.name} (a number)"
-    dtype = str(proxy.dtype).removeprefix("thunder.dtypes.")
-    return f"{proxy.name} {dtype}{[*proxy.shape]}"
 
 
 def _guarded(proxy: Proxy) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class _Recipe(NamedTuple):
 
 
 def _recipe_of(module: Any) -> _Recipe:
-    data, way = module._lc_cd, getattr(module._forward_fn, "short_way", None)
+    data, way = module._lc_cd, getattr(module._forward_fn, "fast_path", None)
     if module._lc_transforms or data.langctx is not resolve_language(Languages.TORCH):
         raise CopyError(
             "a jitted module with transforms", expected="one without, to copy or pickle it",

@@ -93,16 +93,12 @@ def drop_roundings(prepared: Prepared) -> Prepared:
     of the cut changes a bit. It drops no rounding between forward and backward, from float64, or
     to 8 bits: chains of ops make no such casts, so the program asked for them.
     """
-    return prepared.with_ops(_without_roundings(prepared.flow, prepared.rules))
-
-
-def _without_roundings(flow: DataFlow, rules: Rules) -> Iterator[Op]:
-    ops, stored = flow.ops, flow.crossing
+    ops: list[Op] = []
+    stored, returned = prepared.flow.crossing, set(prepared.ops[-1].read_names)
     rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
-    returned = set(ops[-1].read_names)
     swaps: dict[Variable, Proxy] = {}
-    for op in ops:
-        op = rules.reading(op, swaps)
+    for op in prepared.ops:
+        op = prepared.rules.reading(op, swaps)
         if op.is_fusible and _is_cast(op.bsym):
             source, result = op.bsym.args[0], op.bsym.output
             origin, region = rounded.get(source.name, (None, None))
@@ -110,14 +106,12 @@ def _without_roundings(flow: DataFlow, rules: Rules) -> Iterator[Op]:
             if same and result.name not in returned:
                 swaps[variableify(result)] = origin
                 continue
-            if _is_to_16_bits(source, result) and result.name not in stored:
+            # The rounding that each op of a 16-bit chain does.
+            is_rounding = (source.dtype.bytes, result.dtype.bytes) == (4, 2)
+            if is_rounding and result.name not in stored:
                 rounded[result.name] = (source, op.region)
-        yield op
-
-
-def _is_to_16_bits(source: TensorProxy, result: TensorProxy) -> bool:
-    """True for the rounding that each op of a 16-bit chain does."""
-    return source.dtype.bytes == 4 and result.dtype.bytes == 2
+        ops.append(op)
+    return prepared.with_ops(ops)
 
 
 def _is_cast(bsym: BoundSymbol) -> bool:

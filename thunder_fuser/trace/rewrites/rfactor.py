@@ -39,7 +39,7 @@ _BYTES = 4  # read for each element: 16 bits of a gradient and 16 bits of an inp
 MIN_COLUMNS = 24  # of a row: partial results must be a small part of the bytes
 
 
-def sum_in_two_stages(prepared: Prepared) -> Prepared:
+def rfactor_sums(prepared: Prepared) -> Prepared:
     """Sums over rows first where gradients need sums over other axes too, if a group fits."""
     if not prepared.has_backward:
         return prepared
