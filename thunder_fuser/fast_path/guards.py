@@ -97,6 +97,7 @@ _TABLES = {
 }
 _TAKES = (PrimIDs.UNPACK_ITER, PrimIDs.UNPACK_NEXT)
 _TENSORS = (PrimIDs.UNPACK_PARAMETER, PrimIDs.UNPACK_BUFFER)
+_OF_TENSORS = ("check_tensor_metadata", "python_return")
 _EQUAL = ("check_literal_like", "check_number_type_and_value", "check_string_value")
 
 
@@ -122,7 +123,11 @@ class _Writer:
         self._roots: set[str] = set()  # proxies of the jitted module
         self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
         self._state: dict[str, str] = {}  # proxies of torch's state -> Thunder's names of it
-        self._prologue, self._checked_only = prologue, _only_checked(prologue)
+        self._prologue = prologue
+        tensors = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
+        others = (b for b in prologue.bound_symbols if b.sym.name not in _OF_TENSORS)
+        # The parameters and buffers that only checks of tensors and the return read.
+        self._checked_only = tensors - {p.name for bsym in others for p in reads(bsym)}
         self._pending: dict[str, Like] = {}
         self._last: dict[str, Like] = {}
         self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -234,15 +239,6 @@ class _Writer:
     def _pick(self, *keys: str) -> str:
         pick: Any = itemgetter(*keys) if len(keys) > 1 else lambda table: (table[keys[0]],)
         return self._named("_pick", pick)
-
-
-def _only_checked(prologue: TraceCtx) -> set[str]:
-    """The parameters and buffers that only checks of tensors and the return read."""
-    tensors = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
-    for bsym in prologue.bound_symbols:
-        if bsym.sym.name not in ("check_tensor_metadata", "python_return"):
-            tensors -= {proxy.name for proxy in reads(bsym)}
-    return tensors
 
 
 def _path(module: str, key: str, table: str) -> str:

@@ -202,7 +202,12 @@ def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
         )
         if plain and _is_taken(signature, symbol, args, kwargs):
             result = rewrite.function(*args, **kwargs)
-            if result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs):
+            results = [] if result is NotImplemented else _proxies(result)
+            # Thunder's rules may give the results other types than torch's, or torch may refuse.
+            is_asked = results and may_differ(_proxies((args, kwargs)))
+            theirs = types_in_torch(symbol, args, kwargs, {}) if is_asked else None
+            is_same = theirs is None or theirs == tuple(data_type(x.dtype) for x in results)
+            if result is not NotImplemented and is_same:
                 return result
         return symbol(*args, **kwargs)
 
@@ -281,15 +286,6 @@ def _is_taken(signature: inspect.Signature, symbol: Symbol, args: Any, kwargs: A
     except (TypeError, NotImplementedError):
         return False
     return True
-
-
-def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> bool:
-    """False if Thunder's rules give the results other types than torch's, or if torch refuses."""
-    results = _proxies(result)
-    if not results or not may_differ(_proxies((args, kwargs))):
-        return True
-    theirs = types_in_torch(symbol, args, kwargs, {})
-    return theirs is None or theirs == tuple(data_type(x.dtype) for x in results)
 
 
 def _without_views(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:

@@ -168,8 +168,11 @@ def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
         if name in names and isinstance(proxy, TensorProxy) and proxy.ndim > 1
     ]  # fmt: skip
     proxies = [proxy for part in parts for proxy in (*read_by(part), *made_by(part))]
-    known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
-    if not known or not all(proxy.name in kept for proxy in models):
+    tensors = [proxy for proxy in (*proxies, *models) if isinstance(proxy, TensorProxy)]
+    is_plain = {type(tensor) for tensor in tensors} <= {TensorProxy} and all(
+        type(size) is int for tensor in tensors for size in tensor._shape
+    )
+    if not (is_plain and all(map(_is_known, parts)) and all(p.name in kept for p in models)):
         return None
     steps = tuple((part, plan.memory.of(part)) for part in parts)
     return _Image(proxy, maker, steps, tuple(models))
@@ -190,12 +193,6 @@ def _is_known(item: Item) -> bool:
     if isinstance(item, Region) or is_convolution(item):
         return True
     return only(item, VIEWS) or getattr(item.sym.executor, "name", "") == TORCH_KERNELS
-
-
-def _is_plain(proxy: object) -> bool:
-    if not isinstance(proxy, TensorProxy):
-        return True
-    return type(proxy) is TensorProxy and all(type(size) is int for size in proxy._shape)
 
 
 # ---------------------------------------------------------------------------------- the copies

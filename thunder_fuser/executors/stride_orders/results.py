@@ -15,7 +15,7 @@ another order, and its reshape may be a copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -29,7 +29,6 @@ from thunder_fuser.executors.stride_orders.orders import Orders, row_major
 from thunder_fuser.executors.stride_orders.visible import VIEW, reshapes, visible_results
 from thunder_fuser.executors.support.check import ROWS
 from thunder_fuser.ir.strides import reshaped_order, stride_order_of
-from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import VIEWS, is_product, makes, parts, reads
 
 HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
@@ -52,7 +51,13 @@ def keep_row_major(plan: Plan) -> Plan:
         for name in op.read_names
         if op.bsym.sym.id == VIEW or name in flow.written
     }
-    unlike = _unlike_torch(flow.ops) if viewed else set[str]()
+    unlike = set[str]()  # may be row-major in torch although its operands are not
+    for op in flow.ops if viewed else ():
+        ids = {leaf.sym.id for leaf in op.leaves}
+        is_kept = ids <= _KEEPING and op.bsym.sym.id not in _MAYBE_ROW_MAJOR
+        if op.is_fusible and (op.reads_any(unlike) or not is_kept):
+            unlike.update(op.made_names)
+            unlike.update(out.name for leaf in op.leaves for out in makes(leaf))
     row_major = (
         (region.number, tuple(
             out.name for out in region.outputs
@@ -61,17 +66,6 @@ def keep_row_major(plan: Plan) -> Plan:
         for region in plan.regions
     )  # fmt: skip
     return plan.noting({number: {"row_major": names} for number, names in row_major if names})
-
-
-def _unlike_torch(ops: Sequence[Op]) -> Set[str]:
-    """Results of regions that may be row-major in torch although their operands are not."""
-    unlike = set[str]()
-    for op in ops:
-        is_kept = op.only(_KEEPING) and op.bsym.sym.id not in _MAYBE_ROW_MAJOR
-        if op.is_fusible and (op.reads_any(unlike) or not is_kept):
-            unlike.update(op.made_names)
-            unlike.update(out.name for leaf in op.leaves for out in makes(leaf))
-    return unlike
 
 
 # -------------------------------------------------------------------------- the user sees, or not

@@ -63,7 +63,10 @@ def _note_all_stores() -> None:
 
     @register_general_jit_lookaside(object.__setattr__)
     def store(thing: Any, name: Any, value: Any) -> Any:
-        if not option("thunder_fixes") or not _is_of_the_user(thing):
+        # The traced program may make the object itself, or Thunder does not note its stores.
+        is_own = jit_ext.is_created_during_tracing(thing.provenance)
+        is_own = is_own or type(unwrap(thing)) in jit_ext._TORCH_DYNAMIC_TYPES
+        if is_own or not hasattr(unwrap(thing), "__dict__") or not option("thunder_fixes"):
             return of_thunder(thing, name, value)
         # An object that the prologue reads, and that nobody has written to, lacks a proxy.
         is_read = jit_ext.should_register_for_prologue(thing.provenance)
@@ -76,16 +79,6 @@ def _note_all_stores() -> None:
             return attributes
         attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
         return _interpret_call(dict.__setitem__, attributes, name, value)
-
-
-def _is_of_the_user(thing: Any) -> bool:
-    """False for objects that the traced program makes, or whose stores Thunder does not note."""
-    value = unwrap(thing)
-    of_torch = type(value) in jit_ext._TORCH_DYNAMIC_TYPES
-    return not (
-        jit_ext.is_created_during_tracing(thing.provenance) or of_torch
-        or not hasattr(value, "__dict__")
-    )  # fmt: skip
 
 
 def _root_of(provenance: ProvenanceRecord) -> ProvenanceRecord | None:

@@ -52,7 +52,9 @@ def _tag_results_without_gradients() -> None:
     of_thunder = autodiff.grad_transform_on_trace
 
     def transform(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
-        results = _results_of(trace)
+        (returned,) = trace.bound_symbols[-1].args
+        output = returned.get("output") if isinstance(returned, dict) else None
+        results = output if isinstance(output, tuple) else ()
         positions = _without_gradients(trace, results) if _is_on() else frozenset()
         _without.set(positions)
         for at in positions:
@@ -66,12 +68,6 @@ def _is_on() -> bool:
     data = get_compile_data()
     chosen = data is None or data.compile_options.get(_CUT) is not None
     return bool(option("thunder_fixes")) and not chosen
-
-
-def _results_of(trace: TraceCtx) -> tuple[Any, ...]:
-    (returned,) = trace.bound_symbols[-1].args
-    results = returned.get("output") if isinstance(returned, dict) else None
-    return results if isinstance(results, tuple) else ()
 
 
 def _without_gradients(trace: TraceCtx, results: tuple[Any, ...]) -> frozenset[int]:

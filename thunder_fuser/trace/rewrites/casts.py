@@ -8,15 +8,13 @@ keep float32 inside a region, as torch.compile does too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
-from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.repeat import Repeater
 
@@ -26,18 +24,13 @@ def expand_casts(prepared: Prepared) -> Prepared:
 
     y = gelu(x: bf16)  ->  a = convert(x, f32); b = erf(a); ...; y = convert(e, bf16)
     """
-    return prepared.with_ops(
-        part for op in prepared.ops for part in _expanded(op, prepared.rules)
-    )
-
-
-def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
-    """The op's primitives if one rounds. lerp stays whole: torch runs it as this composite only."""
-    ids = {leaf.sym.id for leaf in op.leaves}
-    if op.leaves[0] is op.bsym or PrimIDs.LERP in ids or not any(map(_is_cast, op.leaves)):
-        yield op
-    else:
-        yield from rules.apart(op)
+    ops: list[Op] = []
+    for op in prepared.ops:
+        # lerp stays whole: torch runs it as this composite only.
+        is_whole = op.leaves[0] is op.bsym or PrimIDs.LERP in {leaf.sym.id for leaf in op.leaves}
+        rounds = not is_whole and any(map(_is_cast, op.leaves))
+        ops += prepared.rules.apart(op) if rounds else [op]
+    return prepared.with_ops(ops)
 
 
 def recompute_casts(prepared: Prepared) -> Prepared:
