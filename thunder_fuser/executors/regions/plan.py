@@ -56,14 +56,6 @@ class RegionMemory:
     hidden: Mapping[str, Order] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
 
-    def joined(self, other: RegionMemory) -> RegionMemory:
-        """Of one region instead of these two."""
-        return RegionMemory(
-            (*self.donated, *other.donated), (*self.donated_if_freed, *other.donated_if_freed),
-            (*self.row_major, *other.row_major), {**self.hidden, **other.hidden},
-            (*self.writes, *other.writes),
-        )  # fmt: skip
-
 
 NO_MEMORY = RegionMemory()
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
@@ -212,12 +211,13 @@ class _Group:
             where=next(filter(None, (region.where for region in regions)), ""),
         )  # fmt: skip
         # None of them overwrites what autograd kept: only regions of a backward do.
-        joined = reduce(RegionMemory.joined, map(memory.of, regions))
+        donated = (name for region in regions for name in memory.of(region).donated)
+        row_major = (name for region in regions for name in memory.of(region).row_major)
         operands = {proxy.name for proxy in inputs}
         returned = {proxy.name for proxy in outputs}
         of_whole = RegionMemory(
-            donated=tuple(name for name in joined.donated if name in operands),
-            row_major=tuple(name for name in joined.row_major if name in returned),
+            donated=tuple(name for name in donated if name in operands),
+            row_major=tuple(name for name in row_major if name in returned),
             writes=writes,
         )
         return [*self._views, whole, *behind], {whole.number: of_whole}
