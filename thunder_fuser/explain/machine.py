@@ -24,7 +24,7 @@ from thunder_fuser.runtime.toolchain import find_compiler
 from thunder_fuser.source.jit_options import problem_of, unknown
 from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
-from thunder_fuser.thunder_patches import left_alone
+from thunder_fuser.thunder_patches.door import left_alone
 from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")

@@ -27,6 +27,7 @@ from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
 from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as of_torch
 
 from thunder_fuser.base.threads import Bounded
@@ -79,6 +80,15 @@ def _calls_forward_alone(module: nn.Module) -> bool:
     is_plain = type(module)._call_impl is _CALL_OF_MODULES and "_call_impl" not in vars(module)
     compiled = module._compiled_call_impl  # type: ignore[attr-defined]
     return is_plain and not has_hooks and compiled is None and not torch._C._get_tracing_state()
+
+
+def write_graphs(_: Hooks) -> None:
+    """From now on, the forward of a graph of Dynamo that is not written yet is written by torch."""
+
+    @register_general_jit_lookaside(_LazyGraphModule.real_recompile)
+    def write(graph: Any) -> Any:
+        unwrap(graph).real_recompile()
+        return wrap_const(None)
 
 
 def detour_globals(hooks: Hooks) -> None:
