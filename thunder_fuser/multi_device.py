@@ -17,7 +17,7 @@ from typing import Any
 from thunder_fuser.errors import OptionError, unknown_name
 
 OVERLAPS = ("auto", "never", "always")
-BACKENDS = ("auto", "process_group", "point_to_point")
+BACKENDS = ("auto", "process_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ class LowerParams:
 
     overlap: whether products and communication become pipelines; auto: the cost model decides.
     chunks: of each device's part; 0: the cost model decides. backend: auto for pipelines through
-    memory that devices share, process_group for torch.distributed's collectives, point_to_point for
-    its sends and receives.
+    memory that devices share, process_group for torch.distributed's collectives.
     """
 
     overlap: str = "auto"

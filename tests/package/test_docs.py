@@ -41,8 +41,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
 from thunder_fuser.lower.kernel import statements_text
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.multi_device import MultiDeviceParams
-from thunder_fuser.options import compile_options, options
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -212,17 +211,6 @@ def communicating() -> str:
     return f"{program.segmented}\n{program}"
 
 
-def sending() -> str:
-    """A product whose rows are gathered from three devices, as sends and receives."""
-    x, w = torch.ones(4, 8), torch.ones(8, 6)
-    with FusionDefinition() as fd:
-        whole = fd.ops.all_gather(fd.from_pytorch(x), dim=0, mesh=[0, 1, 2], on="mesh_x")
-        fd.add_output(fd.ops.matmul(whole, fd.from_pytorch(w)))
-    lower = {"backend": "point_to_point", "overlap": "always"}
-    with as_rank(0, 3), options(multi_device=MultiDeviceParams().with_(lower=lower)):
-        return str(fd.program([x, w]))
-
-
 def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
     fd, inputs = made
     keys = input_keys(fd.fusion, tuple(inputs))
@@ -264,7 +252,6 @@ DUMPS: dict[str, Callable[[], str]] = {
     "inner_outer_kernel": lambda: kernel_only(emitted(scheduled(*reordered(), CPU), CPU)),
     "on_devices": lambda: before_and_after(on_devices()),
     "communication": communicating,
-    "sending": sending,
     "softmax_segment": softmax_fusion,
     "softmax_axes": softmax_axes,
     "softmax_schedule": lambda: str(softmax_schedule()),

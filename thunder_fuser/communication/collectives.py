@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ def all_gather(tensor: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
     dim %= tensor.ndim
     sent = tensor.contiguous()
     every = _stacked(sent, group)
-    work = _post(dist.all_gather_into_tensor, as_bytes(every), as_bytes(sent), group=group)
+    work = _post(dist.all_gather_into_tensor, _as_bytes(every), _as_bytes(sent), group=group)
     return _sent("all_gather", mesh, on, work, lambda: _joined(every, dim), sent)
 
 
@@ -115,7 +115,7 @@ def all_reduce(tensor: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum")
     if _keeps_nan(tensor, reduce):
         sent = tensor.contiguous()
         every = _stacked(sent, group)
-        work = _post(dist.all_gather_into_tensor, as_bytes(every), as_bytes(sent), group=group)
+        work = _post(dist.all_gather_into_tensor, _as_bytes(every), _as_bytes(sent), group=group)
         return _sent("all_reduce", mesh, on, work, lambda: _extreme(every, reduce), sent)
     out = _reducible(tensor).clone(memory_format=torch.contiguous_format)
     work = _post(dist.all_reduce, _real(out), op=_OPS[reduce], group=group)
@@ -144,7 +144,7 @@ def broadcast_from(tensor: torch.Tensor, *, root: int, mesh: Any, on: str) -> Po
     group = group_of(mesh, on, tensor.device.type)
     out = tensor.clone(memory_format=torch.contiguous_format)
     source = dist.get_global_rank(group, root % group.size())
-    work = _post(dist.broadcast, as_bytes(out), source, group=group)
+    work = _post(dist.broadcast, _as_bytes(out), source, group=group)
     return _sent("broadcast_from", mesh, on, work, lambda: out, out)
 
 
@@ -155,17 +155,13 @@ COLLECTIVES: dict[str, Callable[..., Posted]] = {
 
 
 def _post(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    return begun(call.__name__, partial(call, *args, async_op=True, **more))
-
-
-def begun(what: str, call: Callable[[], Any]) -> Any:
     """Calls, and returns torch's handle. PeerError if torch notices already that a device died."""
     try:
-        return call()
+        return call(*args, async_op=True, **more)
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _peer_error(what, "what is sent", 0, error) from error
+        raise _peer_error(call.__name__, "what is sent", 0, error) from error
 
 
 def _sent(  # noqa: PLR0917 - the fields of Posted
@@ -178,7 +174,7 @@ def _sent(  # noqa: PLR0917 - the fields of Posted
 def _exchanged(parts: torch.Tensor, group: Any) -> tuple[Any, torch.Tensor]:
     """[devices, ..] -> (torch's handle, [devices, ..] whose part i comes from device i)."""
     every = torch.empty_like(parts)
-    return _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group), every
+    return _post(dist.all_to_all_single, _as_bytes(every), _as_bytes(parts), group=group), every
 
 
 # ---- tensors
@@ -200,7 +196,7 @@ def _split(tensor: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
     return tensor.unflatten(dim, sizes).movedim(dim, 0).contiguous()
 
 
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a contiguous tensor as bytes, for calls that only move elements."""
     return tensor.view(-1).view(torch.uint8)
 

@@ -126,20 +126,7 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
     return replace(segmented, notes=notes)
 
 
-def ring_chunks(fusion: Fusion, call: Overlapped, lower: LowerParams) -> int:
-    """The chunks of each device's part if the call becomes sends and receives (ring.py), else 0."""
-    if lower.backend != "point_to_point" or not (call.chunks or lower.overlap == "always"):
-        return 0
-    (read,) = names_of(call.post)
-    is_gather = call.post.op == "all_gather"
-    if not is_gather and fusion.tensors[read].sizes[0] % devices(call.post):
-        return 0  # the devices divide the rows only together with other axes
-    return call.chunks or lower.chunks or (1 if is_gather else 2)
-
-
 def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str) -> str:
-    if chunks := ring_chunks(fusion, call, lower):
-        return f"sends and receives, each device's part in {chunks} chunk{'s' * (chunks > 1)}"
     a, b, *_ = (fusion.tensors[name] for name in call.reads)
     right = b.sizes[::-1] if call.transposed else b.sizes
     dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")

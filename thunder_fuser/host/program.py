@@ -19,14 +19,13 @@ A communication is posted, and its wait stands before the first read (rules: sta
     T3 = wait(T3_sent, 'T3')
     del T3_sent
 
-A product over streams becomes a loop (streams.py). A product with communication may become sends
-and receives (ring.py).
+A product over streams is computed in pieces (streams.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -39,21 +38,18 @@ from torch.autograd.graph import increment_version
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.collectives import COLLECTIVES, wait
-from thunder_fuser.communication.point_to_point import POINT_TO_POINT
 from thunder_fuser.communication.products import named_products
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
-from thunder_fuser.host.overlap import Overlapped, may_overlap, overlaps, reads_of, ring_chunks
+from thunder_fuser.host.overlap import may_overlap, overlaps, reads_of
 from thunder_fuser.host.persistent import Memory, read_by_kernels_only
 from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
-from thunder_fuser.host.ring import ring_lines
 from thunder_fuser.host.statements import statements, verify_program
-from thunder_fuser.host.stream_order import verify_order
-from thunder_fuser.host.streams import Loop, loop_lines, loops, named
+from thunder_fuser.host.streams import in_pieces, named, piece_lines
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.multi_device import LowerParams, MultiDeviceParams
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import build_cpu, compile_cpu
 from thunder_fuser.runtime.cuda import compile_cubin, load_kernel
@@ -178,8 +174,8 @@ def plan(
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     on_cuda = device.type == "cuda"
     joined = overlaps(segmented, every=may_overlap(params.lower, is_cuda=on_cuda))
-    looped, numbers = loops(segmented, joined), count()
-    read = list(reads_of(segmented, {**joined, **looped}))
+    divided, events = in_pieces(segmented, joined), count()
+    read = list(reads_of(segmented, joined))
     dead = _last_reads(segmented, read)
     is_kernel = [launcher.source is not None for launcher in launchers]
     parts = [one.part for one in segmented.segments]
@@ -188,9 +184,10 @@ def plan(
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         lines += waits(segmented, under_way, read[number])
         if number in joined:
-            lines += _joined(segmented, joined[number], params.lower, numbers, device)
-        elif number in looped:
-            lines += _looped(segmented, looped[number], params.executor.streams, numbers, device)
+            lines += overlapped_lines(joined[number])
+        elif number in divided:
+            lines += _allocations(segmented, segment.part, device, frozenset())
+            lines += piece_lines(fusion, divided[number], params.executor.streams, events)
         elif launcher.moves:
             lines.append("    " + launcher.call)
             under_way += segment.part.outputs
@@ -225,7 +222,6 @@ def _names(
         "note_writes": increment_version,
         "wait": partial(wait, seconds=params.executor.seconds),
         **COLLECTIVES,
-        **POINT_TO_POINT,
         **named_products(params.lower),
         **named(device),
         "coordinate": coordinate,
@@ -253,33 +249,6 @@ def _computed(
     ]
 
 
-def _joined(
-    segmented: SegmentedFusion, call: Overlapped | None, lower: LowerParams,
-    numbers: Iterator[int], device: torch.device,
-) -> list[str | Line]:  # fmt: skip
-    """The lines of a product with communication: a call, or sends and receives. The other segment
-    of the two has no lines."""
-    fusion = segmented.fusion
-    chunks = 0 if call is None else ring_chunks(fusion, call, lower)
-    if call is None or not chunks:
-        return [*overlapped_lines(call)]
-    memory = _allocation(fusion.tensors[call.result], segmented.strides[call.result], device)
-    return [memory, *ring_lines(fusion, call, chunks, numbers)]
-
-
-def _looped(
-    segmented: SegmentedFusion, loop: Loop | None, streams: int, events: Iterator[int],
-    device: torch.device,
-) -> list[str | Line]:  # fmt: skip
-    """The lines of products over streams: memory, then the loop. A product in an earlier loop has
-    no lines."""
-    if loop is None:
-        return []
-    views = [segmented.fusion.tensors[one.outputs[0]] for one in loop.products]
-    memory = [_allocation(view, segmented.strides[view.name], device) for view in views]
-    return [*memory, *loop_lines(segmented.fusion, loop, streams, events)]
-
-
 def _program(
     lines: Sequence[str | Line],
     names: dict[str, Any],
@@ -293,7 +262,7 @@ def _program(
     scope = {**names, **dict(line.function for line in known)}
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     if any(launcher.moves for launcher in launchers) or "on_stream(" in text:
-        verify_order(verify_program(statements(text)))
+        verify_program(statements(text))
     return HostProgram(text, _function(runs, scope), segmented, sources)
 
 

@@ -5,11 +5,8 @@
     T3 = wait(T3_sent, 'T3')                                            wait, makes T3
     del T2                                                              free
 
-    P0 = post(receive(T4[0:2], 1), send(T0[0:2], -1), mesh=(0, 1, 2), on='mesh_x')    post, makes P0
-    wait(P0, 'T4')                                                      wait
-
 A program without communication has no posts and waits. The text that is verified is the text that
-runs. Lines run on the caller's stream, except inside such a block (stream_order.py):
+runs. Lines run on the caller's stream, except inside such a block:
 
     E0 = record_event()                  record event, makes E0
     with on_stream(1):                   on stream
@@ -25,14 +22,13 @@ from dataclasses import dataclass
 
 from thunder_fuser.communication.collectives import COLLECTIVES
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.host.transfers import check_matched
 
 SENT = "_sent"  # ends the name of what a post makes
 
 _VALUE = re.compile(r"[A-Z]\d+\w*")  # T3, S1, R0, T3_sent, T3_before
 _CALLS = {
     **dict.fromkeys(("empty_strided", "persistent"), "allocate"), "wait": "wait",
-    **dict.fromkeys((*COLLECTIVES, "post"), "post"), "record_event": "record event",
+    **dict.fromkeys(COLLECTIVES, "post"), "record_event": "record event",
     "wait_event": "wait event",
 }  # fmt: skip
 
@@ -126,9 +122,8 @@ def _kind(node: ast.stmt) -> str:
 def verify_program(program: Statements) -> Statements:
     """The program itself if it is sound; VerifyError names the line that breaks a rule.
 
-    Each wait has a post before it, and each post has exactly one wait. Sends and receives match
-    (transfers.py). A line reads only values that exist and are not freed. Only the last line
-    returns.
+    Each wait has a post before it, and each post has exactly one wait. A line reads only
+    values that exist and are not freed. Only the last line returns.
     """
     live, posted = set(program.arguments), dict[str, Statement]()
     for one in program.body:
@@ -149,7 +144,6 @@ def verify_program(program: Statements) -> Statements:
             if not one.makes:
                 raise broken(one, "a name for what is posted, to await it", "none")
             posted |= dict.fromkeys(one.makes, one)
-            check_matched(one.text)
     if posted:
         name, post = next(iter(posted.items()))
         raise broken(post, f"a wait for {name}", "none")

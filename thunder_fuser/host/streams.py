@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a host program for products over streams, and the functions that they call.
+"""The lines of a host program for a product in pieces, and the functions that they call.
 
     T2 = matmul(T0, T1, streams=[0, 2])
 ->  T2 = empty_strided((6, 8), (8, 1), dtype=float32, device=device)
@@ -15,15 +15,14 @@
     wait_event(E1)
     wait_event(E2)
 
-Products share a loop if each piece of one reads only the same piece of the others. The caller's
-stream allocates the memory, and waits for all pieces. So it may free memory and return results.
+The caller's stream allocates the memory, and waits for all pieces. So it may free memory and return
+results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,77 +37,34 @@ from thunder_fuser.segment.plan import SegmentedFusion
 # ---- which products
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """Products that one loop computes, and the number of pieces."""
-
-    products: tuple[OpRecord, ...]
-    pieces: int
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The operands of all products. Some may be results of others."""
-        return tuple(dict.fromkeys(name for one in self.products for name in names_of(one)))
-
-
-def loops(
-    segmented: SegmentedFusion, joined: dict[int, Overlapped | None]
-) -> dict[int, Loop | None]:
-    """{segment's number: the loop that replaces it, or None: an earlier segment's loop does}."""
-    found: dict[int, Loop | None] = {}
-    first = -1
-    for number, one in enumerate(segmented.segments):
-        product = one.ops[0]
-        wanted = streams_of(product)
-        is_one = len(one.ops) == 1 and not one.scheduler.makes_kernel
-        if wanted is None or not is_one or number in joined:
-            continue
-        loop = found.get(first)
-        if loop is not None and number - 1 in found and _fits(segmented.fusion, loop, product):
-            found |= {first: Loop((*loop.products, product), loop.pieces), number: None}
-        else:
-            first = number
-            found[number] = Loop((product,), wanted[1])
-    return found
-
-
-def _fits(fusion: Fusion, loop: Loop, product: OpRecord) -> bool:
-    """True if each piece of the product reads only the same piece of the loop's results."""
-    made = {one.outputs[0]: one for one in loop.products}
-    operands, maps = names_of(product), _maps(fusion, product)
-    shared = [(made[name], axes) for name, axes in zip(operands, maps, strict=True) if name in made]
-    (axis, pieces), whole = streams_of(product) or (0, 0), fusion.tensors[product.outputs[0]].sizes
-    return bool(shared) and pieces == loop.pieces and all(
-        axes.get(axis) == _axis(before)
-        and fusion.tensors[before.outputs[0]].sizes[_axis(before)] == whole[axis]
-        for before, axes in shared
-    )
-
-
-def _axis(product: OpRecord) -> int:
-    found = streams_of(product)
-    assert found is not None
-    return found[0]
-
-
-def _maps(fusion: Fusion, product: OpRecord) -> list[dict[int, int]]:
-    return walks(product.op, [len(fusion.tensors[name].shape) for name in names_of(product)])
+def in_pieces(
+    segmented: SegmentedFusion, joined: Mapping[int, Overlapped | None]
+) -> dict[int, OpRecord]:
+    """{segment's number: its product, which is computed in pieces}"""
+    return {
+        number: one.ops[0] for number, one in enumerate(segmented.segments)
+        if number not in joined and len(one.ops) == 1 and not one.scheduler.makes_kernel
+        and streams_of(one.ops[0]) is not None
+    }  # fmt: skip
 
 
 # ---- their lines
 
 
-def loop_lines(fusion: Fusion, loop: Loop, streams: int, events: Iterator[int]) -> list[str]:
-    """The lines of a loop. The lines before them allocate its results."""
-    used = min(streams, loop.pieces)
+def piece_lines(
+    fusion: Fusion, product: OpRecord, streams: int, events: Iterator[int]
+) -> list[str]:
+    """The lines of a product in pieces. The line before them allocates its result."""
+    _, pieces = streams_of(product) or (0, 1)
+    used = min(streams, pieces)
     begin, ends = f"E{next(events)}", list[str]()
     lines = [f"    {begin} = record_event()"]
-    for piece in range(loop.pieces):
+    for piece in range(pieces):
         lines.append(f"    with on_stream({piece % used + 1}):")
         if piece < used:
             lines.append(f"        wait_event({begin})")
-        lines += [f"        {_call(fusion, one, piece)}" for one in loop.products]
-        if piece >= loop.pieces - used:
+        lines.append(f"        {_call(fusion, product, piece)}")
+        if piece >= pieces - used:
             ends.append(f"E{next(events)}")
             lines.append(f"        {ends[-1]} = record_event()")
     return [*lines, *(f"    wait_event({end})" for end in ends)]
@@ -126,7 +82,7 @@ def _call(fusion: Fusion, product: OpRecord, piece: int) -> str:
             return name
         return f"{name}[{':, ' * at}{span}]"
 
-    maps = _maps(fusion, product)
+    maps = walks(product.op, [len(fusion.tensors[name].shape) for name in names_of(product)])
     operands = [
         part(name, axes.get(axis)) for name, axes in zip(names_of(product), maps, strict=True)
     ]
@@ -190,11 +146,6 @@ def _linear(
         torch.ops.aten.linear.out(a, weight, *bias, out=out)
 
 
-def _add_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
-    """out += a @ b, for a contiguous `out`. The leading axes of `a` count as rows."""
-    out.view(-1, out.shape[-1]).addmm_(a.flatten(0, -2), b)
-
-
 def _typed(name: str, call: Callable[..., Any]) -> Callable[..., None]:
     """torch's call, whose errors become TorchCallError, as those of other segments do."""
 
@@ -219,5 +170,4 @@ def named(device: torch.device) -> dict[str, Any]:
         "wait_event": streams.wait_event,
         "matmul": _typed("matmul", torch.matmul),
         "linear": _typed("linear", _linear),
-        "add_product": _typed("add_product", _add_product),
     }

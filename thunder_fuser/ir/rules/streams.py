@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes over streams: the host program loops over their pieces, each on a stream of its own.
+"""An axis over streams: a matrix product computes its pieces one by one, each on a stream.
 
     T2 = matmul(T0, T1); T2.split(0, 4, False); T2.parallelize(0, "stream")
 ->  T2 = matmul(T0, T1, streams=[0, 4])          axis 0 of the result in four pieces
 
-The axis belongs to a matrix product's result, or to an operand that does not sum it. A product that
-reads another one's pieces takes the same pieces. If the outer part of the axis is on devices,
-[i0.o@mesh_x, i0.i.o@stream, i0.i.i], the attribute counts the pieces of all devices, and the number
-of devices follows: streams=[0, 8, 2].
+The axis belongs to a matrix product's result, or to an operand that does not sum it. If the outer
+part of the axis is on devices, [i0.o@mesh_x, i0.i.o@stream, i0.i.i], the attribute counts the
+pieces of all devices, and the number of devices follows: streams=[0, 8, 2].
 """
 
 from __future__ import annotations
@@ -91,47 +90,37 @@ def _pieces(view: TensorView, name: str, at: int, split: Split | None, devices: 
 
 def products_in_streams(records: Sequence[OpRecord], tensors: Views) -> dict[str, StreamAxis]:
     """{result of a product: its axis over streams}; DefinitionError for an axis of no product."""
-    asked = [(view.name, view.stream) for view in tensors.values() if view.stream is not None]
-    found: dict[str, StreamAxis] = {}
-    products = [one for one in records if one.op in PRODUCTS] if asked else []
-    for name, stream in asked:
-        if not _follow(products, tensors, found, name, stream):
-            raise _no_product(records, tensors[name], stream)
-    return found
+    asked = [(view, view.stream) for view in tensors.values() if view.stream is not None]
+    walked: dict[str, StreamAxis] = {}
+    for view, stream in asked:
+        products = dict(_products_of(records, tensors, view.name, stream))
+        if not products:
+            raise _no_product(records, view, stream)
+        for result, axis in products.items():
+            first = walked.setdefault(result, axis)
+            if replace(first, name="") != replace(axis, name=""):
+                expected = f"one axis over streams, as {first.name}"
+                raise _wrong(tensors[result], axis.name, expected, f"axis {axis.axis} too")
+    return walked
 
 
-def _follow(
-    products: Sequence[OpRecord], tensors: Views, found: dict[str, StreamAxis], name: str,
-    stream: StreamAxis,
-) -> bool:  # fmt: skip
-    """Notes the products that walk a tensor in these pieces; False if there are none."""
-    line = [(name, stream)]
-    for reached, own in line:
-        for made, axis in _walked(products, tensors, reached, own):
-            known = found.get(made)
-            if known is None:
-                found[made] = axis
-            elif replace(known, name="") != replace(axis, name=""):
-                expected = f"one axis over streams, as {known.name}"
-                raise _wrong(tensors[made], axis.name, expected, f"axis {axis.axis} too")
-            if (made, axis) not in line:
-                line.append((made, axis))
-    return len(line) > 1 or name in found
-
-
-def _walked(
-    products: Sequence[OpRecord], tensors: Views, name: str, stream: StreamAxis
+def _products_of(
+    records: Sequence[OpRecord], tensors: Views, name: str, stream: StreamAxis
 ) -> Iterator[tuple[str, StreamAxis]]:
-    """The products that make or read a tensor in these pieces: each result with its own axis."""
-    for record in products:
-        (made,) = record.outputs
+    """The product that makes a tensor in these pieces, or else those that read it: each result with
+    its own axis."""
+    for record in records:
+        if record.op not in PRODUCTS:
+            continue
+        (result,) = record.outputs
         maps = walks(record.op, [len(tensors[one].shape) for one in names_of(record)])
-        if made == name and any(stream.axis in one for one in maps):
-            yield made, stream
+        if result == name and any(stream.axis in axes for axes in maps):
+            yield result, stream
+            return
         for operand, axes in zip(names_of(record), maps, strict=True):
             back = {own: axis for axis, own in axes.items()}
             if operand == name and stream.axis in back:
-                yield made, replace(stream, axis=back[stream.axis])
+                yield result, replace(stream, axis=back[stream.axis])
 
 
 def walks(op: str, ranks: Sequence[int]) -> list[dict[int, int]]:
