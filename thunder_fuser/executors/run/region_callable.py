@@ -230,12 +230,11 @@ class RegionCallable:
         return FusionCache.get().interned(sharded(definition, self.region.inputs))
 
     def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
-        return [*map(self._layout, self.region.inputs, args)]
-
-    def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
-        if not isinstance(arg, torch.Tensor):
-            return None
-        return whole_layout(proxy) if self.on_mesh else layout_of(arg)
+        return [
+            (whole_layout(proxy) if self.on_mesh else layout_of(arg))
+            if isinstance(arg, torch.Tensor) else None
+            for proxy, arg in zip(self.region.inputs, args, strict=True)
+        ]  # fmt: skip
 
 
 def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
