@@ -51,8 +51,8 @@ from thunder_fuser.trace.rewrites.functionalize import functionalize
 from thunder_fuser.trace.rewrites.join_across_copies import join_across_copies
 from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.rewrites.rfactor import rfactor_sums
 from thunder_fuser.trace.rewrites.split_regions import partition
-from thunder_fuser.trace.rewrites.two_stage_sums import sum_in_two_stages
 
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."
@@ -73,7 +73,7 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(recompute_casts),
     Pass(drop_roundings),
     Pass(tag_approximate),
-    Pass(sum_in_two_stages),
+    Pass(rfactor_sums),
 )
 
 REGION_PASSES: tuple[Pass[Plan], ...] = (

@@ -51,8 +51,9 @@ def _is_on(hooks: Hooks) -> bool:
     data = hooks.compilation()
     if data is None:
         return False
-    given = data.compile_options.get("fuser_fast_tracing")
-    return bool(option("fast_tracing") if given is None else OPTIONS["fast_tracing"].parse(given))
+    keyword = data.compile_options.get("fuser_fast_tracing")
+    is_on = option("fast_tracing") if keyword is None else OPTIONS["fast_tracing"].parse(keyword)
+    return bool(is_on)
 
 
 def detour_calls_of_modules(hooks: Hooks) -> None:
@@ -95,12 +96,12 @@ def detour_globals(hooks: Hooks) -> None:
     of_thunder = interpreter.globals_lookup
 
     def look_up(scope: Any, name: Any) -> Any:
-        found = unwrap(scope)
-        if type(found) is not dict or not _is_on(hooks):
+        names = unwrap(scope)
+        if type(names) is not dict or not _is_on(hooks):
             return of_thunder(scope, name)
-        if unwrap(name) in found:
+        if unwrap(name) in names:
             return _interpret_call(dict.__getitem__, scope, name)
-        builtins = found.get("__builtins__")  # a dictionary, or in __main__ a module
+        builtins = names.get("__builtins__")  # a dictionary, or in __main__ a module
         if type(builtins) is not dict or unwrap(name) not in builtins:
             return of_thunder(scope, name)
         of_scope = _interpret_call(dict.__getitem__, scope, wrap_const("__builtins__"))
@@ -116,9 +117,9 @@ def detour_helpers(hooks: Hooks) -> None:
     def interpret(compiled: Any, running: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         helper = shortened(unwrap(function).__code__)
         if helper is not None and _is_on(hooks):
-            found = run(helper, function, args, kwargs)
-            if found is not NotImplemented:
-                return found
+            result = run(helper, function, args, kwargs)
+            if result is not NotImplemented:
+                return result
         return of_thunder(compiled, running, function, *args, **kwargs)
 
     interpreter._setup_frame_and_run_python_function = interpret
