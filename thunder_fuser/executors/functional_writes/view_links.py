@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from thunder.core.prims import PrimIDs
@@ -98,7 +99,8 @@ def _shared(
     listed = bsym.sym.name in TORCH_VIEWS
     if not (listed or not bsym.subsymbols or results & steps.keys()):
         return
-    answers = [pairs_of(bsym, layout) for layout in (_contiguous, _transposed, _channels_last)]
+    contiguous = partial(as_meta, types={})
+    answers = [pairs_of(bsym, layout) for layout in (contiguous, _transposed, _channels_last)]
     if answers[0] is None:  # torch cannot say
         first = next((proxy.name for proxy in reads(bsym) if isinstance(proxy, TensorProxy)), "")
         some = {(name, first) for name in results if listed or name in steps} if first else set()
@@ -114,10 +116,6 @@ def _shared(
 
 
 # --------------------------------------------------------------------------------- torch's answer
-
-
-def _contiguous(value: Any) -> Any:
-    return as_meta(value, {})
 
 
 def _transposed(value: Any) -> Any:

@@ -164,9 +164,10 @@ def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     read = {proxy.name for item in items if _is_backward(item) for proxy in read_by(item)}
     kept = read if _is_backward(maker) else arguments.keys()
     models = [  # numbers and vectors decide no order
-        proxy for name, proxy in arguments.items()
+        proxy
+        for name, proxy in arguments.items()
         if name in names and isinstance(proxy, TensorProxy) and proxy.ndim > 1
-    ]  # fmt: skip
+    ]
     proxies = [proxy for part in parts for proxy in (*read_by(part), *made_by(part))]
     tensors = [proxy for proxy in (*proxies, *models) if isinstance(proxy, TensorProxy)]
     is_plain = {type(tensor) for tensor in tensors} <= {TensorProxy} and all(
@@ -213,9 +214,9 @@ def _with_copy(plan: Plan, image: _Image) -> Plan:
         if all(proxy.name != name for proxy in made_by(item)):
             continue
         items.append(copy)
-        if isinstance(item, Region) and name not in convolved and not any(
-            has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in item.leaves
-        ):  # fmt: skip
+        if not isinstance(item, Region) or name in convolved:
+            continue
+        if not any(has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in item.leaves):
             row_major = (*plan.memory.of(item).row_major, name)
             plan = plan.noting({item.number: {"row_major": row_major}})
     return plan.with_items(items)
