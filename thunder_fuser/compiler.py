@@ -38,7 +38,7 @@ from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import CompileError, GivenScheduleError
-from thunder_fuser.host.program import HostProgram, Launcher, build, launcher_for, plan
+from thunder_fuser.host.programs.program import HostProgram, Launcher, build, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes

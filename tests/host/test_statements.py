@@ -9,7 +9,7 @@ from helpers.meshes import MESH, as_rank
 
 from thunder_fuser import FusionDefinition
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.host.statements import statements, verify_program
+from thunder_fuser.host.programs.statements import statements, verify_program
 
 
 def text() -> str:

@@ -12,8 +12,8 @@ import torch
 
 from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, options
 from thunder_fuser.errors import DefinitionError, GivenScheduleError, TorchCallError
-from thunder_fuser.host import streams
-from thunder_fuser.host.streams import Streams
+from thunder_fuser.host.programs import streams
+from thunder_fuser.host.programs.streams import Streams
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.presegment.specialise import in_streams
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from thunder_fuser.communication.bandwidths import kept
-from thunder_fuser.communication.buffers import CACHE, held_by_programs
+from thunder_fuser.communication.products.bandwidths import kept
+from thunder_fuser.communication.transport.buffers import CACHE, held_by_programs
 from thunder_fuser.errors import FuserError, InputError, OptionError
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.host.native import why_not_native
+from thunder_fuser.host.call.native import why_not_native
 from thunder_fuser.options import OPTIONS, Option, option, unknown_variables
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler

@@ -26,7 +26,7 @@ from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import Recent, first_time
 from thunder_fuser.errors import CaptureBusyError, GraphWarning
 from thunder_fuser.executors.regions.comments import counted
-from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.host.call.dispatch import make_dispatch
 from thunder_fuser.options import Value, in_force
 from thunder_fuser.runtime.cuda_graphs import Function, Recording
 from thunder_fuser.source.warn import warn_at

@@ -7,8 +7,8 @@
 So a step of an optimizer is one kernel that writes its arguments, and a batch norm one region that
 writes its running statistics. The region computes everything from the inputs' old contents, and
 writes each argument once, at the end. Its ops one by one would do the same, unless a written
-argument shares memory with another input. Each call checks that (see host/dispatch.py), and torch
-then runs the ops one by one.
+argument shares memory with another input. Each call checks that (host/call/dispatch.py), and
+torch then runs the ops one by one.
 
 An argument qualifies if the trace has no view of it. Its writes must replace all of it. Between the
 regions of one group stand only such writes, fences, and views of what the group does not make. The

@@ -35,7 +35,7 @@ from thunder_fuser.executors.stride_orders.simulate import (
     results_of,
     value_of,
 )
-from thunder_fuser.host.dispatch import alignment_of
+from thunder_fuser.host.call.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import compile_options, option, with_options_as_now
 from thunder_fuser.presegment.specialise import InputKey

@@ -45,10 +45,10 @@ from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.out_of_range import in_words
 from thunder_fuser.executors.support.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.host.arguments import check_memory, check_plain
-from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
-from thunder_fuser.host.guards import note_miss
-from thunder_fuser.host.script import repro_text
+from thunder_fuser.host.call.arguments import check_memory, check_plain
+from thunder_fuser.host.call.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
+from thunder_fuser.host.call.recompiles import note_miss
+from thunder_fuser.host.observe.script import repro_text
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.source.warn import line_of_the_call, warn_at
@@ -230,12 +230,11 @@ class RegionCallable:
         return FusionCache.get().interned(sharded(definition, self.region.inputs))
 
     def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
-        return [*map(self._layout, self.region.inputs, args)]
-
-    def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
-        if not isinstance(arg, torch.Tensor):
-            return None
-        return whole_layout(proxy) if self.on_mesh else layout_of(arg)
+        return [
+            (whole_layout(proxy) if self.on_mesh else layout_of(arg))
+            if isinstance(arg, torch.Tensor) else None
+            for proxy, arg in zip(self.region.inputs, args, strict=True)
+        ]  # fmt: skip
 
 
 def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:

@@ -15,7 +15,7 @@ from thunder_fuser.base.logs import is_logged, log
 from thunder_fuser.executors.plan_text import typed
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
-from thunder_fuser.host.guards import note
+from thunder_fuser.host.call.recompiles import note
 from thunder_fuser.source.lines import span_of
 from thunder_fuser.trace.proxies import makes
 

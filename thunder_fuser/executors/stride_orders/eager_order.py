@@ -173,7 +173,12 @@ def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     is_plain = {type(tensor) for tensor in tensors} <= {TensorProxy} and all(
         type(size) is int for tensor in tensors for size in tensor._shape
     )
-    if not (is_plain and all(map(_is_known, parts)) and all(p.name in kept for p in models)):
+    is_known = all(  # the order of its results follows without running it on data
+        isinstance(part, Region) or is_convolution(part) or only(part, VIEWS)
+        or getattr(part.sym.executor, "name", "") == TORCH_KERNELS
+        for part in parts
+    )
+    if not (is_plain and is_known and all(proxy.name in kept for proxy in models)):
         return None
     steps = tuple((part, plan.memory.of(part)) for part in parts)
     return _Image(proxy, maker, steps, tuple(models))
@@ -187,13 +192,6 @@ def _is_backward(item: Item) -> bool:
     if isinstance(item, Region):
         return item.is_backward
     return BoundSymbolTag.BACKWARD in item.tags and item.sym.id not in _USERS
-
-
-def _is_known(item: Item) -> bool:
-    """True if the order of its results follows without running it on data."""
-    if isinstance(item, Region) or is_convolution(item):
-        return True
-    return only(item, VIEWS) or getattr(item.sym.executor, "name", "") == TORCH_KERNELS
 
 
 # ---------------------------------------------------------------------------------- the copies

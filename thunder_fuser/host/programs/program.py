@@ -37,15 +37,15 @@ from torch.autograd.graph import increment_version
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.communication.collectives import COLLECTIVES, wait
-from thunder_fuser.communication.products import named_products
-from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
-from thunder_fuser.host.overlap import may_overlap, overlaps, reads_of
-from thunder_fuser.host.persistent import Memory, read_by_kernels_only
-from thunder_fuser.host.posts import overlapped_lines, post_text, waits
+from thunder_fuser.communication.products.products import named_products
+from thunder_fuser.communication.transport.collectives import COLLECTIVES, wait
+from thunder_fuser.host.call.native import cpu_launch, cuda_launch, empty_in_c
+from thunder_fuser.host.programs.overlap import may_overlap, overlaps, reads_of
+from thunder_fuser.host.programs.persistent import Memory, read_by_kernels_only
+from thunder_fuser.host.programs.posts import overlapped_lines, post_text, waits
+from thunder_fuser.host.programs.statements import statements, verify_program
+from thunder_fuser.host.programs.streams import in_pieces, named, piece_lines
 from thunder_fuser.host.ranges import ranged
-from thunder_fuser.host.statements import statements, verify_program
-from thunder_fuser.host.streams import in_pieces, named, piece_lines
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.communication.collectives import COLLECTIVES
+from thunder_fuser.communication.transport.collectives import COLLECTIVES
 from thunder_fuser.errors import VerifyError
 
 SENT = "_sent"  # ends the name of what a post makes

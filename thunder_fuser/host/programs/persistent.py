@@ -18,7 +18,7 @@ from weakref import finalize
 import torch
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.communication.buffers import forget, persistent
+from thunder_fuser.communication.transport.buffers import forget, persistent
 from thunder_fuser.ir.fusion import Fusion
 
 _NUMBERS = count()  # each program gets a new number

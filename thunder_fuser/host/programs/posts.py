@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.host.overlap import Overlapped
-from thunder_fuser.host.statements import SENT
+from thunder_fuser.host.programs.overlap import Overlapped
+from thunder_fuser.host.programs.statements import SENT
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.segment.plan import SegmentedFusion
