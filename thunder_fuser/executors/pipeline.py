@@ -9,11 +9,8 @@ what each pass changed; the option skip_passes leaves passes out, to find the on
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from thunder.core.compile_data import get_compile_option
 from thunder.core.devices import DeviceType
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.extend import FusionExecutor
 
@@ -123,7 +120,11 @@ def skipped_passes(text: str) -> frozenset[str]:
 def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:
     """The trace before the passes."""
     agreed = where_types_agree(trace.bound_symbols, support)
-    rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
+    rules = Rules(
+        lambda bsym: agreed(bsym) or why_apart(bsym),
+        leaves_of,
+        lambda bsym: (device_of(bsym), mesh_of_call(bsym)),
+    )
     return Prepared(trace, tuple(map(rules.op, trace.bound_symbols)), rules, target, options)
 
 
@@ -138,10 +139,6 @@ def plan_options(executor: FusionExecutor) -> PlanOptions:
         lower=option("multi_device").lower,  # type: ignore[union-attr, arg-type]
         executor=executor,
     )
-
-
-def _place(bsym: BoundSymbol) -> Hashable:
-    return device_of(bsym), mesh_of_call(bsym)
 
 
 def target_of(trace: TraceCtx) -> Target:

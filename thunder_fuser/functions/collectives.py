@@ -224,13 +224,10 @@ def lookasides() -> dict[Callable[..., Any], Callable[..., Any]]:
     if not dist.is_available():
         return {}
     calls: dict[Callable[..., Any], Callable[..., Any]] = {}
-    by_name: tuple[Callable[..., Any], ...] = (
-        all_gather_tensor, reduce_scatter_tensor, all_reduce, all_to_all_single, broadcast,
-    )  # fmt: skip
-    for call in by_name:
-        for name in (call.__name__, f"{call.__name__}_autograd"):
+    for f in (all_gather_tensor, reduce_scatter_tensor, all_reduce, all_to_all_single, broadcast):
+        for name in (f.__name__, f"{f.__name__}_autograd"):
             if function := getattr(dist._functional_collectives, name, None):
-                calls[function] = call
+                calls[function] = f
     of_ops: dict[str, Callable[..., Any]] = {
         "all_gather_into_tensor":
             lambda x, group_size, group_name: all_gather_tensor(x, 0, group_name),

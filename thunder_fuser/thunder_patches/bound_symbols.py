@@ -59,17 +59,16 @@ def answer_fast(_: Hooks) -> None:
 def ask_fast(_: Hooks) -> None:
     """From now on, Thunder's bound symbols use these."""
     leaves: dict[str, Callable[[BoundSymbol], list[Any]]] = {
-        "flat_args": lambda bsym: [*leaves_of((bsym.args, bsym.kwargs))], "flat_outs": _flat_outs,
-    }  # fmt: skip
+        "flat_args": lambda bsym: [*leaves_of((bsym.args, bsym.kwargs))],
+        "flat_outs": _flat_outs,
+    }
     for name, function in leaves.items():
         answer = cached_property(function)
         answer.__set_name__(BoundSymbol, name)
         setattr(BoundSymbol, name, answer)
     BoundSymbol.from_bsym_swap_proxies = _from_bsym_swap_proxies
     # The modules, functions and objects in its text; `import_ctx` finds the last.
-    BoundSymbol.gather_ctxs = lambda bsym: (
-        bsym.import_ctx(), bsym._get_call_ctx(), bsym._object_ctx
-    )  # fmt: skip
+    BoundSymbol.gather_ctxs = lambda b: (b.import_ctx(), b._get_call_ctx(), b._object_ctx)
 
 
 def guard_fast(_: Hooks) -> None:

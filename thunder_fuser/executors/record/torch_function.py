@@ -47,9 +47,10 @@ def torch_function(region: Region, name: str) -> Callable[..., Any]:
     # prims.lerp is the one primitive of the table that torch runs only as its composite.
     leaves = [
         ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
-        if leaf.sym.id is PrimIDs.LERP else leaf
+        if leaf.sym.id is PrimIDs.LERP
+        else leaf
         for leaf in region.leaves
-    ]  # fmt: skip
+    ]
     results = (proxy for leaf in leaves for proxy in makes(leaf))
     trace.names = {proxy.name for proxy in (*region.inputs, *results)}
     with tracectx(trace):

@@ -116,8 +116,7 @@ def claim(flow: DataFlow) -> Claims:
         for at in edges.before:
             trace.leave(ops[at])
         if isinstance(formed, Formed):
-            replaced = tuple(ops[at].bsym for at in edges.inside)
-            trace.add_region(formed.region, Outside(replaced, formed.exits))
+            trace.add_region(formed, tuple(ops[at].bsym for at in edges.inside))
         else:
             for at in edges.inside:
                 trace.leave(ops[at], formed)
@@ -151,10 +150,11 @@ class _Claimed:
             unfused = Unfused(op.bsym.sym.name, op.refusal or of_region or at_edge, where)
             self.unfused.append(self._known.setdefault(unfused, unfused))
 
-    def add_region(self, region: Region, outside: Outside) -> None:
+    def add_region(self, formed: Formed, unfused: tuple[BoundSymbol, ...]) -> None:
+        region, exits = formed
         self.items.append(region)
-        self.outside[region.number] = outside
-        self._offer(region.leaves if region.makes_views else outside.exits)
+        self.outside[region.number] = Outside(unfused, exits)
+        self._offer(region.leaves if region.makes_views else exits)
 
     def _offer(self, run_by_torch: Iterable[BoundSymbol]) -> None:
         """Notes the views that later regions may repeat."""

@@ -106,9 +106,10 @@ def _arguments(plan: Plan) -> frozenset[str]:
     written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
     makers = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
     renamed = {
-        name for name, item in makers.items()
+        name
+        for name, item in makers.items()
         if not isinstance(item, Region) and only(item, RENAMES)
-    }  # fmt: skip
+    }
     names_of: dict[str, set[str]] = {}
     for name in plan.readers.keys() | makers.keys():
         if (place := memory.of(name)) in written:
@@ -170,8 +171,9 @@ class _Group:
         may_copy = any(
             [size for size in reads(part)[0]._shape if size != 1]
             != [size for size in makes(part)[0]._shape if size != 1]
-            for part in parts(view) if part.sym.id is PrimIDs.RESHAPE
-        )  # fmt: skip
+            for part in parts(view)
+            if part.sym.id is PrimIDs.RESHAPE
+        )
         if names.isdisjoint(self._made | self._arguments) and not may_copy:
             self._views.append(view)
             self._all.append(view)
@@ -194,9 +196,10 @@ class _Group:
         if not any(not isinstance(item, Region) and only(item, COPIES) for item in inside):
             return self._all, {}
         leaves = [
-            leaf for item in inside
+            leaf
+            for item in inside
             for leaf in (item.leaves if isinstance(item, Region) else parts(item))
-        ]  # fmt: skip
+        ]
         # A leaf may repeat a view that torch makes before: the user gets torch's.
         results = {proxy.name for item in inside for proxy in made_by(item)}
         wanted = {name for name in results if self._last.get(name, -1) > self._end}

@@ -41,8 +41,10 @@ def _fusion_text(call: RegionCallable, lines: Mapping[str, str]) -> str:
     region = call.region
     names = (out.name for leaf in region.leaves for out in makes(leaf))
     where = span_of([lines[name] for name in names if name in lines])
-    inputs = (typed(p) if isinstance(p, TensorProxy) else f"{p.name} (a number)"
-              for p in region.inputs)  # fmt: skip
+    inputs = (
+        typed(proxy) if isinstance(proxy, TensorProxy) else f"{proxy.name} (a number)"
+        for proxy in region.inputs
+    )
     facts = [
         f"{call.name}: {'backward' if region.is_backward else 'forward'}",
         f"ops {counted(leaf.sym.name for leaf in region.leaves)}",

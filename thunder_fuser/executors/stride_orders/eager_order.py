@@ -164,15 +164,21 @@ def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     read = {proxy.name for item in items if _is_backward(item) for proxy in read_by(item)}
     kept = read if _is_backward(maker) else arguments.keys()
     models = [  # numbers and vectors decide no order
-        proxy for name, proxy in arguments.items()
+        proxy
+        for name, proxy in arguments.items()
         if name in names and isinstance(proxy, TensorProxy) and proxy.ndim > 1
-    ]  # fmt: skip
+    ]
     proxies = [proxy for part in parts for proxy in (*read_by(part), *made_by(part))]
     tensors = [proxy for proxy in (*proxies, *models) if isinstance(proxy, TensorProxy)]
     is_plain = {type(tensor) for tensor in tensors} <= {TensorProxy} and all(
         type(size) is int for tensor in tensors for size in tensor._shape
     )
-    if not (is_plain and all(map(_is_known, parts)) and all(p.name in kept for p in models)):
+    is_known = all(  # the order of its results follows without running it on data
+        isinstance(part, Region) or is_convolution(part) or only(part, VIEWS)
+        or getattr(part.sym.executor, "name", "") == TORCH_KERNELS
+        for part in parts
+    )
+    if not (is_plain and is_known and all(proxy.name in kept for proxy in models)):
         return None
     steps = tuple((part, plan.memory.of(part)) for part in parts)
     return _Image(proxy, maker, steps, tuple(models))
@@ -186,13 +192,6 @@ def _is_backward(item: Item) -> bool:
     if isinstance(item, Region):
         return item.is_backward
     return BoundSymbolTag.BACKWARD in item.tags and item.sym.id not in _USERS
-
-
-def _is_known(item: Item) -> bool:
-    """True if the order of its results follows without running it on data."""
-    if isinstance(item, Region) or is_convolution(item):
-        return True
-    return only(item, VIEWS) or getattr(item.sym.executor, "name", "") == TORCH_KERNELS
 
 
 # ---------------------------------------------------------------------------------- the copies
@@ -213,9 +212,9 @@ def _with_copy(plan: Plan, image: _Image) -> Plan:
         if all(proxy.name != name for proxy in made_by(item)):
             continue
         items.append(copy)
-        if isinstance(item, Region) and name not in convolved and not any(
-            has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in item.leaves
-        ):  # fmt: skip
+        if not isinstance(item, Region) or name in convolved:
+            continue
+        if not any(has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in item.leaves):
             row_major = (*plan.memory.of(item).row_major, name)
             plan = plan.noting({item.number: {"row_major": row_major}})
     return plan.with_items(items)

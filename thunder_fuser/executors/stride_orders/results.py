@@ -83,9 +83,8 @@ def order_hidden_results(plan: Plan) -> Plan:
     """
     calls = [item for item in plan.items if isinstance(item, BoundSymbol)]
     attentions = (
-        call for call in calls
-        if "attention" in call.sym.name and "backward" not in call.sym.name
-    )  # fmt: skip
+        call for call in calls if "attention" in call.sym.name and "backward" not in call.sym.name
+    )
     heads = (proxy for call in attentions for proxy in reads(call)[:3])  # query, key and value
     operands = (proxy for call in filter(is_product, calls) for proxy in reads(call))
     wishes = {

@@ -82,9 +82,5 @@ def hidden_convolutions(items: Sequence[Item], visible: Set[str]) -> list[BoundS
     computed = {proxy.name for item in items if read_by(item) for proxy in made_by(item)}
     fixed = computed.intersection(visible)
     # The user sees the order in the results or, of a weight's gradient, in the operands.
-    return [
-        item for item in convolutions
-        if not any(
-            proxy.name in fixed for proxy in (reads(item) if makes_weights(item) else makes(item))
-        )
-    ]  # fmt: skip
+    images = ((item, reads(item) if makes_weights(item) else makes(item)) for item in convolutions)
+    return [item for item, seen in images if not any(proxy.name in fixed for proxy in seen)]

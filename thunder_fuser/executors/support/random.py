@@ -65,16 +65,19 @@ def _stateless(name: str, values: Callable[..., torch.Tensor]) -> Symbol:
 
 
 draw_random = STATELESS.register_operator(
-    "draw_random", fn=random.draw, tags=[OpTags.RANDOM_OP],
+    "draw_random",
+    fn=random.draw,
+    tags=[OpTags.RANDOM_OP],
     meta=lambda device, count: (numberproxy(int, None), numberproxy(int, None)),
-)  # fmt: skip
+)
 draw_random_state = STATELESS.register_operator(
-    "draw_random_state", fn=random.draw_state, tags=[OpTags.RANDOM_OP],
-    meta=lambda device, count: (
-        _type_of((), device=device, dtype=torch.int64),
-        _type_of((), device=device, dtype=torch.int64),
+    "draw_random_state",
+    fn=random.draw_state,
+    tags=[OpTags.RANDOM_OP],
+    meta=lambda device, count: tuple(
+        _type_of((), device=device, dtype=torch.int64) for _ in range(2)
     ),
-)  # fmt: skip
+)
 _STATELESS = {
     PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
     PrimIDs.RANDN: _stateless("random_normal", random.normal),

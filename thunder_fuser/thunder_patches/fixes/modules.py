@@ -113,10 +113,11 @@ def _recipe_of(module: Any) -> _Recipe:
     if way is not None:
         jit, options = way.recipe
     executors = [
-        (type(each).__module__, each.name) for each in data.executors_list
+        (type(each).__module__, each.name)
+        for each in data.executors_list
         # Every jit adds the others.
         if not isinstance(each, TemporaryExecutor) and each not in get_always_executors()
-    ]  # fmt: skip
+    ]
     others = {name: value for name, value in vars(module).items() if name not in _OF_THUNDER}
     tensors = module._overrides_parameters, module._overrides_buffers
     return _Recipe(module._model, jit, executors, options, *tensors, others)

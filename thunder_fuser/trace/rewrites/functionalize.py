@@ -41,9 +41,10 @@ def functionalize(prepared: Prepared) -> Prepared:
     if not values:
         return prepared
     ops = [
-        part for op, parts in zip(prepared.ops, split, strict=True)
+        part
+        for op, parts in zip(prepared.ops, split, strict=True)
         for part in (parts if any(p.name in values for p in overwritten(op.bsym)) else (op,))
-    ]  # fmt: skip
+    ]
     return prepared.with_ops(_replaced(prepared, ops, values))
 
 

@@ -110,11 +110,10 @@ def split(ops: Sequence[Op], run: range, users: Users, least: int) -> Iterator[r
         first = bisect_left(done, done[start] + least)
         last = max(first, bisect_right(done, done[start] + 2 * least) - 1)
         cut = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
-        if cut < end:
-            yield run[start:cut]
-            start = cut
-        else:
+        if cut == end:
             break
+        yield run[start:cut]
+        start = cut
     yield run[start:]
 
 
