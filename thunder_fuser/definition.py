@@ -27,7 +27,7 @@ from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.kernel_profiles import active
 from thunder_fuser.host.nvfuser_options import check_options, check_same_device
 from thunder_fuser.host.overlap import with_decisions
-from thunder_fuser.host.program import HostProgram
+from thunder_fuser.host.program.plan import HostProgram
 from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.frontend.values import Tensor

@@ -18,7 +18,7 @@ from thunder_fuser.explain.jitted import Jitted, fusions_of, graphs_of, name_of
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.overlap import with_decisions
-from thunder_fuser.host.program import HostProgram
+from thunder_fuser.host.program.plan import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.schedule.scheduled import ScheduledFusion
