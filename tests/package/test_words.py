@@ -30,9 +30,9 @@ PUBLIC = {
 
 # The types of which two files define one, with different meanings.
 TWICE = {
-    "Accuracy", "Answer", "Binaries", "Buffer", "Buffers", "Call", "Check", "Choose", 
+    "Accuracy", "Answer", "Binaries", "Buffer", "Buffers", "Call", "Check", "Choose",
     "Definition", "Ended", "Facts", "Function", "Guard", "Index", "Jitted", "Kernel", "Kind",
-    "Memory", "Name", "Names", "On", "Op", "Operand", "Order", "Part", "Pass", 
+    "Memory", "Name", "Names", "On", "Op", "Operand", "Order", "Part", "Pass",
     "Plan", "Prepared", "Recipe", "Recorder", "Refusal", "Rows", "Rule", "Runner", "Scalar",
     "Scope", "Shape", "Sizes", "Split", "Store",
     "Stream", "Tensor", "Types", "Users", "Value", "Values", "Views", "Words",
