@@ -8,7 +8,7 @@ JOBS ?= logical
 
 # The other torch that the package takes, and the tests that depend most on torch and Thunder:
 # imports, the C interface, traces, gradients, private modules of DTensor and of the driver.
-COMPAT_TORCH ?= torch==2.12.*
+COMPAT_TORCH ?= torch==2.14.*
 COMPAT_VENV ?= .venv-compat
 COMPAT_TESTS := $(addprefix tests/,package/test_imports.py package/test_versions.py \
 	definition/test_definition.py definition/test_sources.py definition/test_dtensor.py \
@@ -58,7 +58,7 @@ docs: $(STAMP) ## the site, in docs/_build; a warning is an error
 	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "open docs/_build/index.html"
 
-compat: ## a short test on torch 2.12, in a second venv; not part of `test`
+compat: ## a short test on torch 2.14, in a second venv; not part of `test`
 	@$(MAKE) --no-print-directory short VENV=$(COMPAT_VENV) TORCH='$(COMPAT_TORCH)'
 
 short: $(STAMP)

@@ -22,7 +22,7 @@ import thunder_fuser
 from benchmarks.clock import wait
 from thunder_fuser import fuser
 from thunder_fuser.demo.blocks import SMALL, make_block, make_input
-from thunder_fuser.fast_path.calls import Known, short_way_of
+from thunder_fuser.fast_path.calls import CompiledEntry, fast_path_of
 from thunder_fuser.fast_path.guards import Guard
 from thunder_fuser.fast_path.torch_state import environment
 
@@ -104,7 +104,7 @@ def pieces(device: torch.device) -> dict[str, float]:
     jitted, (x, y) = thunder_fuser.jit(multiply_add), workloads(device)["one kernel"][1]
     args = (x.requires_grad_(), y)
     result = jitted(*args)
-    way = short_way_of(jitted)
+    way = fast_path_of(jitted)
     (known,) = way.all_known()
     guard = _guard(known)
     inputs, of_epilogue = guard(args, {}) or ((), ())
@@ -125,7 +125,7 @@ def pieces(device: torch.device) -> dict[str, float]:
     return {**times, "forward": whole["forward"], "backward": whole["step"] - whole["forward"]}
 
 
-def _guard(known: Known) -> Guard:
+def _guard(known: CompiledEntry) -> Guard:
     assert known.guarded is not None
     return known.guarded.guard
 
@@ -140,7 +140,7 @@ def _guard_cost(count: int, device: torch.device) -> float:
     jitted = thunder_fuser.jit(module)
     with torch.no_grad():
         jitted(x)
-    guard = _guard(short_way_of(jitted).all_known()[0])
+    guard = _guard(fast_path_of(jitted).all_known()[0])
     return least({"guards": lambda: guard((x,), {})}, device)["guards"] / count
 
 

@@ -20,7 +20,7 @@ from benchmarks.kernels.points import OPERATIONS
 from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.host.call.dispatch import make_dispatch
 
 SHAPE = (32, 32)
 CALLS, BATCHES = 500, 11

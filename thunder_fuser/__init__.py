@@ -19,9 +19,11 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import OPTIONS, options
 from thunder_fuser.target import Target
+from thunder_fuser.thunder_patches.torch_names import watch_for_thunder
 from thunder_fuser.versions import __version__, check_versions
 
 check_versions()
+watch_for_thunder()
 
 # Thunder warns when it is imported, which may be later, that its optional package is missing.
 warnings.filterwarnings("ignore", message="transformer_engine module not found!")
@@ -32,16 +34,16 @@ if TYPE_CHECKING:
     from thunder_fuser.definition import FusionDefinition
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.fast_path.calls import jit
-    from thunder_fuser.host.bind import AllocatedTensor
-    from thunder_fuser.host.kernel_profiles import PythonProfiler
+    from thunder_fuser.host.call.bind import AllocatedTensor
+    from thunder_fuser.host.observe.kernel_profiles import PythonProfiler
     from thunder_fuser.runtime.torch_types import torch_dtype_to_nvfuser_dtype
 else:
     # Imported at the first use, because torch and Thunder take seconds.
     _MODULES = {
-        "AllocatedTensor": "host.bind",
+        "AllocatedTensor": "host.call.bind",
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
-        "PythonProfiler": "host.kernel_profiles",
+        "PythonProfiler": "host.observe.kernel_profiles",
         "Schedule": "autotune.given",
         "fuser": "executors.fuser",
         "jit": "fast_path.calls",

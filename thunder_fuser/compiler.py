@@ -38,8 +38,8 @@ from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import CompileError, GivenScheduleError
-from thunder_fuser.host.program.launchers import Launcher, build, launcher_for
-from thunder_fuser.host.program.plan import HostProgram, plan
+from thunder_fuser.host.programs.launchers import Launcher, build, launcher_for
+from thunder_fuser.host.programs.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes

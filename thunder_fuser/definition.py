@@ -22,13 +22,13 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import kernel_sources, plan_segments
 from thunder_fuser.compiler import schedules as scheduled
 from thunder_fuser.errors import DefinitionError, GivenScheduleError, InputError, shown
-from thunder_fuser.host.arguments import check_arguments, device_of
-from thunder_fuser.host.dispatch import input_keys
-from thunder_fuser.host.kernel_profiles import active
-from thunder_fuser.host.nvfuser_options import check_options, check_same_device
-from thunder_fuser.host.overlap import with_decisions
-from thunder_fuser.host.program.plan import HostProgram
-from thunder_fuser.host.script import repro_text
+from thunder_fuser.host.call.arguments import check_arguments, device_of
+from thunder_fuser.host.call.dispatch import input_keys
+from thunder_fuser.host.call.nvfuser_options import check_options, check_same_device
+from thunder_fuser.host.observe.kernel_profiles import active
+from thunder_fuser.host.observe.script import repro_text
+from thunder_fuser.host.programs.overlap import with_decisions
+from thunder_fuser.host.programs.program import HostProgram
 from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion
@@ -122,7 +122,7 @@ class FusionDefinition(Recorder):
         schedules: {segment of the plan, by number or name: its schedule}, beside those of
         `fd.schedule`. A schedule is a text as `schedules` prints it, or a function of a Schedule.
         device, _enable_options, _disable_options: nvFuser's, refused where they would change
-        something (host/nvfuser_options.py).
+        something (host/call/nvfuser_options.py).
         Raises InputError naming the argument that does not fit, and GivenScheduleError naming the
         axis and the rule that a schedule breaks.
         """

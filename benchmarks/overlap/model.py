@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.overlap.points import MANY, Point, points, shapes
-from thunder_fuser.communication.cost import Bandwidths, decide, pipeline_seconds
+from thunder_fuser.communication.products.cost import Bandwidths, decide, pipeline_seconds
 from thunder_fuser.explain.table import table
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -42,7 +42,7 @@ def model_lines(figures: dict[str, Any]) -> list[str]:
         row for point, world in _asked() if (ms := _measured(point, world, measured))
         for row in _ratios(point, world, rates, ms)
     ]
-    note = "predictions by thunder_fuser/communication/cost.py; null: not measured"
+    note = "predictions by thunder_fuser/communication/products/cost.py; null: not measured"
     figures.update(
         note=note, rates_of=RATES, bandwidths=asdict(rates), predictions=predicted, ratios=ratios
     )

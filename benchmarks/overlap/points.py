@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.bounds import Bound
-from thunder_fuser.communication.cost import KINDS
+from thunder_fuser.communication.products.cost import KINDS
 
 GATHER, SCATTER, _ = KINDS
 SHAPES = (

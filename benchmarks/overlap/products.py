@@ -20,9 +20,12 @@ from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from benchmarks.overlap.points import GATHER, SCATTER
-from thunder_fuser.communication import pipelines
-from thunder_fuser.communication.cost import Bandwidths, Decision, decide
-from thunder_fuser.communication.pipelines import all_gather_products, matmul_reduce_scatter
+from thunder_fuser.communication.products import pipelines
+from thunder_fuser.communication.products.cost import Bandwidths, Decision, decide
+from thunder_fuser.communication.products.pipelines import (
+    all_gather_products,
+    matmul_reduce_scatter,
+)
 
 
 class Products(Protocol):

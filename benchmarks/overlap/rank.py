@@ -29,13 +29,13 @@ from torch.distributed import ProcessGroup
 from benchmarks.overlap.model import measured_rates
 from benchmarks.overlap.points import SMALL, points, shapes
 from benchmarks.overlap.ways import Operands, Problem, Way, pieces, ways
-from thunder_fuser.communication.bandwidths import bandwidths
-from thunder_fuser.communication.buffers import CACHE
-from thunder_fuser.communication.cost import H200, Decision, decide
-from thunder_fuser.communication.exchange import Exchange
-from thunder_fuser.communication.rank_consistency import from_all, from_first
-from thunder_fuser.communication.symmetric import SymmetricExchange
-from thunder_fuser.communication.transports import release, why_not
+from thunder_fuser.communication.products.bandwidths import bandwidths
+from thunder_fuser.communication.products.cost import H200, Decision, decide
+from thunder_fuser.communication.transport.buffers import CACHE
+from thunder_fuser.communication.transport.exchange import Exchange
+from thunder_fuser.communication.transport.rank_consistency import from_all, from_first
+from thunder_fuser.communication.transport.symmetric import SymmetricExchange
+from thunder_fuser.communication.transport.transports import release, why_not
 
 _SETS = 3  # of operands: the next call has other numbers than the last
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 40

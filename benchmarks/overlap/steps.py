@@ -45,8 +45,8 @@ from benchmarks.overlap.llama import (
     positions,
 )
 from benchmarks.overlap.products import Collectives, Pipelines, Products, Traced, all_gather
-from thunder_fuser.communication.cost import Bandwidths
-from thunder_fuser.communication.rank_consistency import from_all, from_first
+from thunder_fuser.communication.products.cost import Bandwidths
+from thunder_fuser.communication.transport.rank_consistency import from_all, from_first
 
 BURST = 3  # steps that are timed together
 _WARM_UPS, _LEAST_ROUNDS, _MOST_ROUNDS = 2, 3, 15

@@ -13,10 +13,10 @@ from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
 from benchmarks.overlap.points import GATHER, Point
 from benchmarks.overlap.products import Traced
-from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import BufferLayout
-from thunder_fuser.communication.pipelines import all_gather_matmul, matmul_reduce_scatter
-from thunder_fuser.communication.transports import exchange_for
+from thunder_fuser.communication.products.cost import Decision
+from thunder_fuser.communication.products.pipelines import all_gather_matmul, matmul_reduce_scatter
+from thunder_fuser.communication.transport.exchange import BufferLayout
+from thunder_fuser.communication.transport.transports import exchange_for
 
 Operands = tuple[torch.Tensor, torch.Tensor]
 Way = Callable[[Operands], torch.Tensor]

@@ -19,7 +19,7 @@ from thunder.extend import register_executor
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.presegment.specialise import InputKey

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from thunder_fuser.communication.bandwidths import kept, read, write
-from thunder_fuser.communication.cost import H200
+from thunder_fuser.communication.products.bandwidths import kept, read, write
+from thunder_fuser.communication.products.cost import H200
 from thunder_fuser.errors import CacheWarning
 from thunder_fuser.store.store import Store
 

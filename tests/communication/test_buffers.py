@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thunder_fuser.communication.buffers import BufferCache, BufferKey, Plain
+from thunder_fuser.communication.transport.buffers import BufferCache, BufferKey, Plain
 from thunder_fuser.ir.strides import contiguous_strides
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.overlap.model import measured_figures, measured_rates
-from thunder_fuser.communication.cost import (
+from thunder_fuser.communication.products.cost import (
     H200,
     KINDS,
     LEAST_CHUNK,

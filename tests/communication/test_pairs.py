@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from thunder_fuser.communication.pairs import MatrixProduct, SumOverDevices, pairs_of
+from thunder_fuser.communication.products.pairs import MatrixProduct, SumOverDevices, pairs_of
 from thunder_fuser.ir.dtypes import DataType
 
 A, B, RESULT = (8, 4), (4, 6), (8, 6)

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from thunder_fuser.communication import symmetric
-from thunder_fuser.communication.exchange import BufferLayout
-from thunder_fuser.communication.symmetric import SymmetricExchange
+from thunder_fuser.communication.transport import symmetric
+from thunder_fuser.communication.transport.exchange import BufferLayout
+from thunder_fuser.communication.transport.symmetric import SymmetricExchange
 from thunder_fuser.options import options
 
 FORM = BufferLayout("test", 3, 5, 4, torch.float32, 6)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from thunder_fuser.communication.watchdog import Watchdog
+from thunder_fuser.communication.transport.watchdog import Watchdog
 from thunder_fuser.errors import PeerError
 
 
@@ -140,7 +140,7 @@ ABORTED = """
 import os, sys, time
 sys.path.insert(0, {folder!r})
 from test_watchdog import Stream
-from thunder_fuser.communication.watchdog import Watchdog
+from thunder_fuser.communication.transport.watchdog import Watchdog
 stream = Stream()
 stream.timeout = 0.05
 stream.call(Watchdog(os.abort, lambda: None, poll=0.02))

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from thunder_fuser.errors import FuserError
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.composites import Composites
 from thunder_fuser.ir.frontend.kinds import Constant

@@ -13,7 +13,7 @@ from torch import nn
 
 import thunder_fuser
 from thunder_fuser import fuser
-from thunder_fuser.fast_path.calls import short_way_of
+from thunder_fuser.fast_path.calls import fast_path_of
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -63,7 +63,7 @@ def test_a_change_of_device() -> None:
     x = torch.randn(4, 32, device="cuda")
     for _ in range(3):
         jitted(x)
-    assert (thunder.cache_misses(jitted), len(short_way_of(jitted).known)) == (1, 1)
+    assert (thunder.cache_misses(jitted), len(fast_path_of(jitted).known)) == (1, 1)
     with pytest.raises(RuntimeError):
         jitted(x.cpu())
     model = jitted._model.cpu()

@@ -12,7 +12,7 @@ import torch
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.native import native
+from thunder_fuser.host.call.native import native
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 

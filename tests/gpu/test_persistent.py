@@ -10,7 +10,7 @@ import torch
 from helpers import lasting_memory
 from helpers.lasting_memory import expected, memory_of_its_own, two_kernels
 
-from thunder_fuser.communication.buffers import BufferCache, held_by_programs
+from thunder_fuser.communication.transport.buffers import BufferCache, held_by_programs
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

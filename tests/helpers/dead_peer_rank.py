@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from thunder_fuser import options
-from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import BufferLayout
-from thunder_fuser.communication.pipelines import all_gather_matmul
-from thunder_fuser.communication.transports import exchange_for
+from thunder_fuser.communication.products.cost import Decision
+from thunder_fuser.communication.products.pipelines import all_gather_matmul
+from thunder_fuser.communication.transport.exchange import BufferLayout
+from thunder_fuser.communication.transport.transports import exchange_for
 
 SECONDS = 3
 

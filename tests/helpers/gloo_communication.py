@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import DataType, FusionDefinition, options
-from thunder_fuser.communication import collectives
+from thunder_fuser.communication.transport import collectives
 from thunder_fuser.errors import CacheMissError, PeerError
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.multi_device import MultiDeviceParams

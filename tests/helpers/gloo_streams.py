@@ -21,8 +21,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from helpers.gloo_communication import joined, make
 from helpers.one_rank import leave, run_checks
 from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, options
-from thunder_fuser.communication import pipelines
-from thunder_fuser.communication.cost import Decision
+from thunder_fuser.communication.products import pipelines
+from thunder_fuser.communication.products.cost import Decision
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.frontend.values import Tensor
 

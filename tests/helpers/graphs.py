@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion

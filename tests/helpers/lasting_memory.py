@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 
 from thunder_fuser import FusionDefinition, options
-from thunder_fuser.communication import buffers
-from thunder_fuser.communication.buffers import BufferCache, Plain, held_by_programs
+from thunder_fuser.communication.transport import buffers
+from thunder_fuser.communication.transport.buffers import BufferCache, Plain, held_by_programs
 
 
 @contextmanager

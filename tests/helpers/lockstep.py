@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -59,7 +61,10 @@ def run_gloo(script: str, size: int, *arguments: str, seconds: int = 150) -> Non
 
 
 def gloo(script: str, size: int, *arguments: str, seconds: int) -> list[tuple[int, str]]:
-    """The status and the output of each of `size` processes that run the script."""
+    """The status and the output of each of `size` processes that run the script.
+
+    All are forked from one (fork_ranks.py). Those that have not ended in time are killed.
+    """
     path = Path(__file__).with_name(script)
     port = 29500 + os.getpid() % 2000 + size
     places = [str(path.parents[2]), str(path.parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -68,16 +73,24 @@ def gloo(script: str, size: int, *arguments: str, seconds: int) -> list[tuple[in
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, places)),
     }  # fmt: skip
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(path), *arguments], env={**environment, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        texts = [process.communicate(timeout=seconds)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(one.returncode, text) for one, text in zip(processes, texts, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        starter = [sys.executable, str(Path(__file__).with_name("fork_ranks.py"))]
+        ranks = subprocess.Popen(
+            [*starter, folder, str(size), str(path), *arguments], env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            said = ranks.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            said = f"no end after {seconds} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(ranks.pid, signal.SIGKILL)
+            ranks.wait()
+        texts = [Path(folder, str(rank)) for rank in range(size)]
+        ended = Path(folder, "statuses")
+        codes = [*map(int, ended.read_text().split())] if ended.exists() else [1] * size
+        return [
+            (code, (text.read_text(errors="replace") if text.exists() else "") + said)
+            for code, text in zip(codes, texts, strict=True)
+        ]

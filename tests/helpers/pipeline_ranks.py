@@ -29,20 +29,20 @@ from benchmarks.overlap.products import (
     matmul_reduce_scatter_backward,
 )
 from helpers.one_rank import join, leave, run_checks
-from thunder_fuser.communication import buffers, shared, transports
-from thunder_fuser.communication.bandwidths import bandwidths
-from thunder_fuser.communication.buffers import BufferCache
-from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import BufferLayout, Exchange
-from thunder_fuser.communication.pipelines import (
+from thunder_fuser.communication.products.bandwidths import bandwidths
+from thunder_fuser.communication.products.cost import Decision
+from thunder_fuser.communication.products.pipelines import (
     all_gather_linear,
     all_gather_matmul,
     all_gather_products,
     matmul_all_reduce,
     matmul_reduce_scatter,
 )
-from thunder_fuser.communication.rendezvous import begin_rendezvous
-from thunder_fuser.communication.transports import exchange_for, release, why_not
+from thunder_fuser.communication.transport import buffers, shared, transports
+from thunder_fuser.communication.transport.buffers import BufferCache
+from thunder_fuser.communication.transport.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.transport.rendezvous import begin_rendezvous
+from thunder_fuser.communication.transport.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CommunicationError, CommunicationWarning, PeerError
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ToolchainError
-from thunder_fuser.host.dispatch import make_dispatch
-from thunder_fuser.host.native import _built, empty_in_c, native
+from thunder_fuser.host.call.dispatch import make_dispatch
+from thunder_fuser.host.call.native import _built, empty_in_c, native
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 
@@ -51,7 +51,7 @@ def test_its_library_is_named_for_what_it_does(monkeypatch: pytest.MonkeyPatch) 
         assert f"PyObject* {name}(" in text  # the name is that of a function, too
         raise ToolchainError("not built here")
 
-    monkeypatch.setattr("thunder_fuser.host.native.load_library", load)
+    monkeypatch.setattr("thunder_fuser.host.call.native.load_library", load)
     assert _built.__wrapped__()[0] is None
     assert names == ["native_calls"]
 

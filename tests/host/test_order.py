@@ -12,7 +12,7 @@ from helpers.meshes import MESH, as_rank
 
 from thunder_fuser import FusionDefinition
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.host.program.nodes import (
+from thunder_fuser.host.programs.nodes import (
     Allocate,
     Call,
     Clone,
@@ -28,7 +28,7 @@ from thunder_fuser.host.program.nodes import (
     View,
     Wait,
 )
-from thunder_fuser.host.program.order import ordered, verify
+from thunder_fuser.host.programs.order import ordered, verify
 
 WHERE = {"mesh": MESH[2], "on": "mesh_x"}
 ATTRS = (("mesh", (0, 1)), ("on", "mesh_x"))

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from thunder_fuser import FusionDefinition, MultiDeviceParams, options
-from thunder_fuser.communication import bandwidths
-from thunder_fuser.communication.cost import H200, decide
+from thunder_fuser.communication.products import bandwidths
+from thunder_fuser.communication.products.cost import H200, decide
 
 WHERE = {"mesh": [0, 1, 2, 3], "on": "mesh_x"}
 M, K, N = 16384, 8192, 2048

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser import FusionDefinition, fuser, options
-from thunder_fuser.communication import buffers
-from thunder_fuser.communication.buffers import BufferCache, Plain, held_by_programs
+from thunder_fuser.communication.transport import buffers
+from thunder_fuser.communication.transport.buffers import BufferCache, Plain, held_by_programs
 from thunder_fuser.explain.machine import info
 
 ROWS, COLUMNS = 6, 5

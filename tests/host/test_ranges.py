@@ -14,9 +14,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from thunder_fuser import FusionDefinition
 from thunder_fuser.explain.jitted import fusions_of, jit
-from thunder_fuser.host import dispatch, ranges
-from thunder_fuser.host.dispatch import make_dispatch
-from thunder_fuser.host.native import native
+from thunder_fuser.host import ranges
+from thunder_fuser.host.call import dispatch
+from thunder_fuser.host.call.dispatch import make_dispatch
+from thunder_fuser.host.call.native import native
 from thunder_fuser.options import options
 
 WAYS = pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import torch
 
 from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, options
 from thunder_fuser.errors import DefinitionError, GivenScheduleError, TorchCallError
-from thunder_fuser.host.program import pieces
-from thunder_fuser.host.program.pieces import Streams
+from thunder_fuser.host.programs import pieces
+from thunder_fuser.host.programs.pieces import Streams
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.presegment.specialise import in_streams
 

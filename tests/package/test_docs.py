@@ -36,7 +36,7 @@ from thunder_fuser.executors.regions.claim import claim
 from thunder_fuser.executors.regions.plan import NO_MEMORY
 from thunder_fuser.functions import TABLES
 from thunder_fuser.functions.define import Composite
-from thunder_fuser.host.dispatch import call_text, input_keys
+from thunder_fuser.host.call.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
 from thunder_fuser.lower.kernel import statements_text

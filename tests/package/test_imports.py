@@ -89,8 +89,9 @@ AFTER_THUNDER = """
 import sys, warnings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import thunder
+    import thunder_fuser, thunder  # from torch 2.13 on, ours has to come first
 before = {name.partition(".")[0] for name in sys.modules if not name.startswith("_cython")}
+before.remove("thunder_fuser")
 from thunder_fuser import *
 assert "cuda.core" not in sys.modules
 for name in [name for name in sys.modules if name.startswith("_cython")]:

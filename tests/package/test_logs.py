@@ -17,7 +17,7 @@ from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.base.logs import LOGGER, log
 from thunder_fuser.errors import OptionError
 from thunder_fuser.explain.jitted import Jitted, jit
-from thunder_fuser.host import guards
+from thunder_fuser.host.call import recompiles as guards
 from thunder_fuser.options import OPTIONS, option, options
 from thunder_fuser.runtime import toolchain
 

@@ -13,18 +13,18 @@ from thunder_fuser import versions
 from thunder_fuser.errors import UnsupportedVersionError
 
 
-@pytest.mark.parametrize("installed", ["2.10.1", "2.13.0+cu130", "3.0"])
+@pytest.mark.parametrize("installed", ["2.10.1", "2.15.0+cu130", "3.0"])
 def test_refused(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(versions, "version", lambda name: installed)
     with pytest.raises(UnsupportedVersionError) as error:
         versions.check_versions()
     assert str(error.value) == (
-        "torch: expected 2.11 or 2.12, which Lightning Thunder 0.2.6 imports with, "
-        f"got {installed}. To fix it: pip install 'torch>=2.11,<2.13'."
+        "torch: expected 2.11 to 2.14, with which this version was tested, "
+        f"got {installed}. To fix it: pip install 'torch>=2.11,<2.15'."
     )
 
 
-@pytest.mark.parametrize("installed", ["2.11.0", "2.12.1+cpu"])
+@pytest.mark.parametrize("installed", ["2.11.0", "2.12.1+cpu", "2.14.1"])
 def test_taken(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(versions, "version", lambda name: installed)
     versions.check_versions()
@@ -45,6 +45,6 @@ def test_what_make_compat_would_run() -> None:
     root = Path(__file__).resolve().parents[2]
     command = ["make", "--dry-run", "compat", "COMPAT_VENV=folder"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    assert "folder/bin/python -m pip install -qq torch==2.12.* -e" in done.stdout
+    assert "folder/bin/python -m pip install -qq torch==2.14.* -e" in done.stdout
     files = re.findall(r"tests/\S+\.py", done.stdout)
     assert len(files) > 9 and [name for name in files if not (root / name).exists()] == []

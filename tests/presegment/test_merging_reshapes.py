@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.frontend.values import Tensor

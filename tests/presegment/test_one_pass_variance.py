@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from thunder_fuser import presegment
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from thunder_fuser import FusionDefinition
 from thunder_fuser.analysis.place import place
 from thunder_fuser.cache.sharded import layout_records
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.mesh import Mesh

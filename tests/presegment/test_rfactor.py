@@ -9,7 +9,7 @@ from helpers.graphs import Graph, meta, rows, softmax, summed
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.frontend.values import Tensor

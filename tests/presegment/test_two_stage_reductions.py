@@ -8,7 +8,7 @@ import torch
 from helpers.graphs import Graph, layer_norm, softmax, summed
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion

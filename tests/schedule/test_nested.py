@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.options import compile_options, options

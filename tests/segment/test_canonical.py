@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, plan_segments, schedule
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.record import Definition, rename

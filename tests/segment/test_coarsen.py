@@ -12,7 +12,7 @@ from helpers.steps import LINEAR, growth
 from benchmarks.plans.families import FAMILIES, rope
 from benchmarks.plans.run import DOUBLING
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes

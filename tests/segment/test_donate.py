@@ -13,7 +13,7 @@ from helpers.cases import TARGETS, rand
 
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.compiler import plan_segments
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.options import compile_options
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.target import CPU

@@ -20,7 +20,7 @@ from thunder_fuser import compiler
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ScheduleError
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes

@@ -20,7 +20,7 @@ from torch import nn
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import CacheMissError
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.host.native import native
+from thunder_fuser.host.call.native import native
 from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import OPTIONS, Option, compile_options, options
 from thunder_fuser.runtime import binaries, cuda, emulator, toolchain

@@ -23,7 +23,7 @@ from thunder_fuser.demo.blocks import SMALL, make_block, make_input
 from thunder_fuser.errors import FuserError
 from thunder_fuser.explain import kernels, report
 from thunder_fuser.fast_path import calls
-from thunder_fuser.fast_path.calls import SPLIT, short_way_of
+from thunder_fuser.fast_path.calls import SPLIT, fast_path_of
 
 Tensors = Sequence[torch.Tensor]
 JITS: list[Callable[..., Any]] = [
@@ -432,5 +432,5 @@ def test_large_results_have_two_functions(
 def test_other_caches_are_left_to_thunder(cache: str) -> None:
     jitted = thunder_fuser.jit(lambda x, n: x * n, fuser_fuel=0, cache=cache)
     for n in (2, 2, 3):
-        assert all(one.guarded is None for one in short_way_of(jitted).all_known())
+        assert all(one.guarded is None for one in fast_path_of(jitted).all_known())
         torch.testing.assert_close(jitted(torch.ones(3), n), torch.full((3,), float(n)))

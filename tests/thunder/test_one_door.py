@@ -15,7 +15,7 @@ import pytest
 from thunder.__about__ import __version__ as VERSION
 
 from thunder_fuser import versions
-from thunder_fuser.thunder_patches import left_alone
+from thunder_fuser.thunder_patches.door import left_alone
 from thunder_fuser.thunder_patches.patch import DIGESTS, known_digests
 from thunder_fuser.thunder_patches.table import PATCHES
 
@@ -167,7 +167,10 @@ seen = []
 thunder.thunder_general_jit = wrapped(thunder.thunder_general_jit)
 clang.arange = wrapped(clang.arange)
 """
-FUSER = "from thunder_fuser import fuser\nfrom thunder_fuser.thunder_patches import left_alone\n"
+FUSER = """
+from thunder_fuser import fuser
+from thunder_fuser.thunder_patches.door import left_alone
+"""
 CALLS = """
 import torch
 x = torch.ones(3)

@@ -222,7 +222,7 @@ def test_copies_of_jitted_modules(jit: Jit, copied: Callable[[Any], Any]) -> Non
     assert [one.name for one in of_copy.executors_list[1:]] == [
         one.name for one in own.executors_list[1:]
     ]
-    assert hasattr(copy._forward_fn, "short_way") == hasattr(jitted._forward_fn, "short_way")
+    assert hasattr(copy._forward_fn, "fast_path") == hasattr(jitted._forward_fn, "fast_path")
     copy(x).sum().backward()
     assert copy.scale.grad is not None
     assert jitted.scale.grad is None

@@ -26,18 +26,18 @@ from thunder_fuser.base.threads import Bounded, Recent, SingleFlight
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import Planned, build_kernels, compile_fusion, plan_kernels
 from thunder_fuser.errors import PeerError
-from thunder_fuser.host.agree import FAILED, agree, digest, meshes_of
-from thunder_fuser.host.arguments import (
+from thunder_fuser.host.call.arguments import (
     check_arguments,
     check_count,
     check_device,
     check_kinds,
     device_of,
 )
-from thunder_fuser.host.bind import Bound
-from thunder_fuser.host.dispatch import input_keys, make_dispatch, on_resolved
-from thunder_fuser.host.guards import note_miss
-from thunder_fuser.host.program.plan import HostProgram, Runner
+from thunder_fuser.host.call.bind import Bound
+from thunder_fuser.host.call.dispatch import input_keys, make_dispatch, on_resolved
+from thunder_fuser.host.call.recompiles import note_miss
+from thunder_fuser.host.programs.agree import FAILED, agree, digest, meshes_of
+from thunder_fuser.host.programs.program import HostProgram, Runner
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.rules.build import define

@@ -24,10 +24,10 @@ from torch.distributed.tensor.experimental import implicit_replication
 from thunder_fuser.analysis.place import place
 from thunder_fuser.base.threads import Bounded
 from thunder_fuser.cache.executable import Executable, Schedules
-from thunder_fuser.communication.collectives import remember
+from thunder_fuser.communication.transport.collectives import remember
 from thunder_fuser.errors import CommunicationError, InputError, MeshError, VerifyError
-from thunder_fuser.host.arguments import check_arguments
-from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.call.arguments import check_arguments
+from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.mesh import Mesh

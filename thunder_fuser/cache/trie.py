@@ -37,8 +37,8 @@ from thunder_fuser.cache.executable import (
 from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
-from thunder_fuser.host.arguments import check_count
-from thunder_fuser.host.program.plan import HostProgram
+from thunder_fuser.host.call.arguments import check_count
+from thunder_fuser.host.programs.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
 from thunder_fuser.options import compile_options, option

@@ -51,7 +51,7 @@ from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.jit_options import check_options, options_of_jit
 from thunder_fuser.source.lines import say_traced, tag_line
-from thunder_fuser.thunder_patches import install
+from thunder_fuser.thunder_patches.door import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.passes import run_passes

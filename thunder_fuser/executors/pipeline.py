@@ -9,11 +9,8 @@ what each pass changed; the option skip_passes leaves passes out, to find the on
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from thunder.core.compile_data import get_compile_option
 from thunder.core.devices import DeviceType
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.extend import FusionExecutor
 
@@ -51,8 +48,8 @@ from thunder_fuser.trace.rewrites.functionalize import functionalize
 from thunder_fuser.trace.rewrites.join_across_copies import join_across_copies
 from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.rewrites.rfactor import rfactor_sums
 from thunder_fuser.trace.rewrites.split_regions import partition
-from thunder_fuser.trace.rewrites.two_stage_sums import sum_in_two_stages
 
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."
@@ -73,7 +70,7 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(recompute_casts),
     Pass(drop_roundings),
     Pass(tag_approximate),
-    Pass(sum_in_two_stages),
+    Pass(rfactor_sums),
 )
 
 REGION_PASSES: tuple[Pass[Plan], ...] = (
@@ -123,7 +120,11 @@ def skipped_passes(text: str) -> frozenset[str]:
 def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:
     """The trace before the passes."""
     agreed = where_types_agree(trace.bound_symbols, support)
-    rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
+    rules = Rules(
+        lambda bsym: agreed(bsym) or why_apart(bsym),
+        leaves_of,
+        lambda bsym: (device_of(bsym), mesh_of_call(bsym)),
+    )
     return Prepared(trace, tuple(map(rules.op, trace.bound_symbols)), rules, target, options)
 
 
@@ -138,10 +139,6 @@ def plan_options(executor: FusionExecutor) -> PlanOptions:
         lower=option("multi_device").lower,  # type: ignore[union-attr, arg-type]
         executor=executor,
     )
-
-
-def _place(bsym: BoundSymbol) -> Hashable:
-    return device_of(bsym), mesh_of_call(bsym)
 
 
 def target_of(trace: TraceCtx) -> Target:

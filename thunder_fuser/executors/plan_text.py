@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,10 @@ class PlanText:
         before, after, self._before = self._before, lines_of(plan), plan
         if type(before) is not type(plan):
             self._append(name, (f"  {line}" for line in after))
-        elif before is not None and (changed := [*_changes(lines_of(before), after)]):
-            self._append(name, changed)
+        elif before is not None:
+            lines = difflib.ndiff(lines_of(before), after)
+            if changed := [line for line in lines if line[0] in "+-"]:
+                self._append(name, changed)
 
     def _append(self, name: str, lines: Iterable[str]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -54,12 +56,6 @@ def lines_of(plan: Prepared | Plan) -> list[str]:
     if isinstance(plan, Prepared):
         return [*map(op_text, plan.ops)]
     return [item_text(item, plan.memory.of(item)) for item in plan.items]
-
-
-def _changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    for line in difflib.ndiff(before, after):
-        if line[0] in "+-":
-            yield line
 
 
 # ------------------------------------------------------------------------------------ one line
@@ -95,14 +91,14 @@ def item_text(item: Item, memory: RegionMemory = NO_MEMORY) -> str:
     }
     notes += [f"{name}: {', '.join(values)}" for name, values in facts.items() if values]
     kind = "views" if item.makes_views else "region"
-    outputs = ", ".join(map(_typed, item.outputs))
+    outputs = ", ".join(map(typed, item.outputs))
     inputs = ", ".join(proxy.name for proxy in item.inputs)
     return _noted(f"{outputs} = {kind}({inputs}) [{leaves}]", notes)
 
 
 def bsym_text(bsym: BoundSymbol) -> str:
     """results = name(arguments)"""
-    results = ", ".join(map(_typed, makes(bsym)))
+    results = ", ".join(map(typed, makes(bsym)))
     arguments = [*map(_value, bsym.args), *(f"{k}={_value(v)}" for k, v in bsym.kwargs.items())]
     name = _plain(bsym.sym.name)
     return f"{results} = {name}({', '.join(arguments)})" if results else (
@@ -114,7 +110,7 @@ def _noted(line: str, notes: Sequence[str]) -> str:
     return f"{line}  # {'; '.join(notes)}" if notes else line
 
 
-def _typed(proxy: Proxy) -> str:
+def typed(proxy: Proxy) -> str:
     if not isinstance(proxy, TensorProxy):
         return proxy.name
     dtype = str(proxy.dtype).removeprefix("thunder.dtypes.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from thunder_fuser.executors.cuda_graphs.replay import Piece
+from thunder_fuser.executors.cuda_graphs.replay import GraphSegment
 from thunder_fuser.executors.cuda_graphs.transform import cuda_graphs_of, on_host, pieces_in
 from thunder_fuser.explain.jitted import final_traces, graphs_of
 
@@ -59,7 +59,7 @@ def _of_graph(graph: Any) -> Iterator[GraphReport]:
             yield GraphReport(call.name, direction, ON_HOST, count, 0, 0, call.reason)
 
 
-def _of_piece(piece: Piece, direction: str) -> GraphReport:
+def _of_piece(piece: GraphSegment, direction: str) -> GraphReport:
     counts = piece.counts
     state, reason = REPLAYED, ""
     if counts.failures:

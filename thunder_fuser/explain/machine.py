@@ -13,18 +13,18 @@ from pathlib import Path
 
 import torch
 
-from thunder_fuser.communication.bandwidths import kept
-from thunder_fuser.communication.buffers import CACHE, held_by_programs
+from thunder_fuser.communication.products.bandwidths import kept
+from thunder_fuser.communication.transport.buffers import CACHE, held_by_programs
 from thunder_fuser.errors import FuserError, InputError, OptionError
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.host.native import why_not_native
+from thunder_fuser.host.call.native import why_not_native
 from thunder_fuser.options import OPTIONS, Option, option, unknown_variables
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
 from thunder_fuser.source.jit_options import problem_of, unknown
 from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
-from thunder_fuser.thunder_patches import left_alone
+from thunder_fuser.thunder_patches.door import left_alone
 from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")

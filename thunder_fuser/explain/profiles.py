@@ -22,7 +22,7 @@ from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, shown_lines
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.host.clock import Clock, watched
+from thunder_fuser.host.observe.clock import Clock, watched
 
 
 @dataclass(frozen=True, slots=True)

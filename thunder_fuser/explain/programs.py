@@ -17,8 +17,8 @@ from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.jitted import Jitted, fusions_of, graphs_of, name_of
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.host.overlap import with_decisions
-from thunder_fuser.host.program.plan import HostProgram
+from thunder_fuser.host.programs.overlap import with_decisions
+from thunder_fuser.host.programs.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.schedule.scheduled import ScheduledFusion

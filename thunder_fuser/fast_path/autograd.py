@@ -24,34 +24,30 @@ from thunder_fuser.thunder_patches.fixes.autograd import Grads, refusing_another
 def _run(ctx: Any, *grads: torch.Tensor) -> Grads:
     saved = list(ctx.saved_tensors)  # the trace empties the list
     ctx.maybe_clear_saved_tensors()
-    given = ([saved, ctx.others], list(grads))
+    args = ([saved, ctx.others], list(grads))
     if torch._C._is_any_autocast_enabled():
-        return (None, *without_autocast(ctx.backward_of_trace, given))
-    return (None, *ctx.backward_of_trace(*given))
-
-
-def _run_once(ctx: Any, *grads: torch.Tensor) -> Grads:
-    return refusing_another(ctx, (*grads, *ctx.saved_tensors), lambda: _run(ctx, *grads))
+        return (None, *without_autocast(ctx.backward_of_trace, args))
+    return (None, *ctx.backward_of_trace(*args))
 
 
 class _Connection(Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, given: tuple[Any, ...], *inputs: torch.Tensor) -> Any:
-        backward, saved, others, results = given
+    def forward(ctx: FunctionCtx, parts: tuple[Any, ...], *inputs: torch.Tensor) -> Any:
+        backward, saved, others, results = parts
         ctx.backward_of_trace, ctx.others = backward, others  # type: ignore[attr-defined]
-        # As Thunder does: autograd leaks a kept view of a result.
-        ctx.save_for_backward(*map(_no_view, saved))
+        # As Thunder does: autograd leaks a kept view of a result. None: a torch op returned none
+        # against its type.
+        ctx.save_for_backward(*(
+            kept if kept is None or kept._base is None else kept.detach() for kept in saved
+        ))
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        run = _run_once if torch.is_grad_enabled() else _run  # on: with create_graph=True
-        return run(ctx, *grads)
-
-
-def _no_view(kept: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor, detached if it is a view. None if a torch op returned none against its type."""
-    return kept if kept is None or kept._base is None else kept.detach()
+        if torch.is_grad_enabled():  # with create_graph=True
+            read = (*grads, *ctx.saved_tensors)
+            return refusing_another(ctx, read, lambda: _run(ctx, *grads))
+        return _run(ctx, *grads)
 
 
 # Function.apply without its steps for torch.func's transforms: callers exclude these.

@@ -50,12 +50,12 @@ def jit(
     function: Callable[..., Any],
     *,
     executors: Sequence[Executor | str] | None = None,
-    **given: Any,
+    **options: Any,
 ) -> Any:
     """thunder.jit with the fuser before Thunder's default executors; its calls run less Python.
 
     executors: must contain the fuser. The default is the fuser and Thunder's default executors
-    without those that fuse: for these, Thunder would cut the fuser's regions again. given: as for
+    without those that fuse: for these, Thunder would cut the fuser's regions again. options: as for
     thunder.jit.
 
     Three things differ from thunder.jit(function, executors=[fuser]):
@@ -67,30 +67,30 @@ def jit(
 
     Raises OptionError if the fuser is not among the executors.
     """
-    options = {SPLIT: True, **given}
-    of_thunder = thunder.jit(function, executors=_checked(executors), **options)
-    short = ShortWay(of_thunder, function, may_split=SPLIT not in given)
-    short.made_by = (jit, given)
+    checked = _checked(executors)
+    of_thunder = thunder.jit(function, executors=checked, **{SPLIT: True, **options})
+    fast = FastPath(of_thunder, function, may_split=SPLIT not in options)
+    fast.recipe = (jit, options)
     if isinstance(of_thunder, ThunderModule):
-        of_thunder._forward_fn = short.around(of_thunder._forward_fn)
+        of_thunder._forward_fn = fast.around(of_thunder._forward_fn)
         return of_thunder
-    return short.around(of_thunder)
+    return fast.around(of_thunder)
 
 
 def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
     if executors is None:
-        others = (one for one in get_default_executors() if not isinstance(one, FusionExecutor))
+        others = (each for each in get_default_executors() if not isinstance(each, FusionExecutor))
         return (fuser, *others)
-    found = tuple(resolve_executors(executors))
-    if fuser not in found:
+    resolved = tuple(resolve_executors(executors))
+    if fuser not in resolved:
         raise OptionError(
             "thunder_fuser.jit(executors=...)", expected="a list with the fuser",
-            got=str([one.name for one in found]), do="write executors=[fuser, ...]",
+            got=str([executor.name for executor in resolved]), do="write executors=[fuser, ...]",
         )  # fmt: skip
-    return found
+    return resolved
 
 
-class Known(NamedTuple):
+class CompiledEntry(NamedTuple):
     """An entry of Thunder's cache, its guards (None if only Thunder can check them), and its
     functions without decorators."""
 
@@ -102,21 +102,20 @@ class Known(NamedTuple):
     splits: bool  # True: two autograd Functions, as Thunder
 
 
-class ShortWay:
+class FastPath:
     """The calls of one jitted function. It holds a jitted module weakly, to avoid a cycle."""
 
     def __init__(self, of_thunder: Any, function: Callable[..., Any], *, may_split: bool) -> None:
         self.stats: CompileStats = thunder.compile_stats(of_thunder)
         data = thunder.compile_data(of_thunder)
-        given = data.compile_options
         self.constant = data.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
-        self.one_function = bool(given[SPLIT])
-        self.differentiable = given.get("is_differentiable_outputs")
+        self.one_function = bool(data.compile_options[SPLIT])
+        self.differentiable = data.compile_options.get("is_differentiable_outputs")
         self.may_split = may_split and self.differentiable is None
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
-        self.own: dict[str, Any] = getattr(function, "__dict__", {})
-        self.known: list[Known] = []
-        self.made_by: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
+        self.attributes: dict[str, Any] = getattr(function, "__dict__", {})
+        self.known: list[CompiledEntry] = []
+        self.recipe: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
 
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""
@@ -127,12 +126,12 @@ class ShortWay:
                 return of_thunder(*args, **kwargs)
             here, structure = environment(), structure_of(args, kwargs)
             for known in reversed(self.all_known()):
-                found = known.guarded
-                if found is None:
+                guards = known.guarded
+                if guards is None:
                     break
-                if found.environment == here and found.structure in (None, structure):
+                if guards.environment == here and guards.structure in (None, structure):
                     try:
-                        inputs = found.guard(args, kwargs)
+                        inputs = guards.guard(args, kwargs)
                     except Exception:  # a guard that failed, as for Thunder
                         continue
                     if inputs is not None:
@@ -140,7 +139,7 @@ class ShortWay:
                         return self.run(known, inputs, here)
             return self.compiled(of_thunder, args, kwargs, here)
 
-        vars(call)["short_way"] = self
+        vars(call)["fast_path"] = self
         return call
 
     def compiled(
@@ -157,39 +156,42 @@ class ShortWay:
         data = thunder.compile_data(of_thunder if self.module is None else self.module())
         entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
         prologue = entry.prologue_fn
-        known = next(one for one in self.all_known() if one.entry.prologue_fn is prologue)
+        known = next(each for each in self.all_known() if each.entry.prologue_fn is prologue)
         try:
             return self.run(known, (inputs[0], inputs[1]), here)
         finally:
             self.stats.last_computation = entry.computation_fn
             self.stats.last_trace_host_stop = perf_counter_ns()
 
-    def all_known(self) -> list[Known]:
+    def all_known(self) -> list[CompiledEntry]:
         """What is known of each entry of Thunder's cache, in its order."""
         cache, known = self.stats.interpreter_cache, self.known
         if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
-            before = {id(one.entry): one for one in known}
-            self.known = known = [before.get(id(one)) or self.know(one) for one in [*cache]]
+            before = {id(each.entry): each for each in known}
+            self.known = known = [before.get(id(each)) or self.know(each) for each in [*cache]]
         return known
 
-    def know(self, entry: CacheEntry) -> Known:
+    def know(self, entry: CacheEntry) -> CompiledEntry:
         writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
         plain = self.constant and not entry.return_none_instead_of_grads
-        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
+        guards = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
         backward = entry.backward_fn and unwrap(entry.backward_fn)
-        splits = not self.one_function or (backward and self.may_split and _is_large(entry))
-        return Known(
-            entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn),
-            bool(splits),
-        )  # fmt: skip
+        splits = not self.one_function
+        if backward and self.may_split and not splits:
+            # Freeing large gradients of results early is worth its time.
+            returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
+            splits = sum(map(bytes_of, returned["flat_output"])) >= LARGE
+        return CompiledEntry(
+            entry, guards, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn), splits
+        )
 
     def is_special(self) -> bool:
         """True if Thunder, or autograd's Function, must look at more than guards."""
         return (
             _tracectx.get(None) is not None
             or _is_transforming()
-            or "use_ddp" in self.own
-            or "use_fsdp" in self.own
+            or "use_ddp" in self.attributes
+            or "use_fsdp" in self.attributes
         )
 
     def count(self, entry: CacheEntry) -> None:
@@ -204,7 +206,7 @@ class ShortWay:
             stats.last_computation = entry.computation_fn
             stats.last_interpreter_log = stats.last_interpreted_instructions = None
 
-    def run(self, known: Known, inputs: Inputs, here: Environment) -> Any:
+    def run(self, known: CompiledEntry, inputs: Inputs, here: Environment) -> Any:
         of_computation, of_epilogue = inputs
         _, _, grad, autocast = here
         _set_grad(False)
@@ -219,7 +221,7 @@ class ShortWay:
         finally:
             _set_grad(grad)
 
-    def connect(self, known: Known, backward: Jitted, data: Any, kept: Any) -> Any:
+    def connect(self, known: CompiledEntry, backward: Jitted, data: Any, kept: Any) -> Any:
         """The results, in autograd's graph."""
         _set_grad(True)
         if not known.splits and self.differentiable is None:
@@ -235,15 +237,9 @@ class ShortWay:
         return data["output"]
 
 
-def _is_large(entry: CacheEntry) -> bool:
-    """True if the results' gradients are so large that freeing them early is worth its time."""
-    returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
-    return sum(map(bytes_of, returned["flat_output"])) >= LARGE
-
-
-def short_way_of(jitted: Any) -> ShortWay:
-    """The ShortWay of a result of `jit`: what it knows, and the steps of its calls."""
-    way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
+def fast_path_of(jitted: Any) -> FastPath:
+    """The FastPath of a result of `jit`: what it knows, and the steps of its calls."""
+    way: FastPath = getattr(jitted, "_forward_fn", jitted).fast_path
     return way
 
 

@@ -6,7 +6,7 @@
         x: "cpu f32[2, 4]" = args[0]
         module0 = __function_obj
         module = _jitted()
-        _own, _model = _apart(module)
+        _own, _model = _split(module)
         if not _check0(x): return
         i0 = _own['training'] if 'training' in _own else _model.training
         if i0 is not True: return
@@ -41,7 +41,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from torch import nn
 
 from thunder_fuser.fast_path.torch_state import Environment, environment_of
-from thunder_fuser.host.checks import Like, make_check
+from thunder_fuser.host.call.checks import Like, make_check
 from thunder_fuser.thunder_patches.fixes.argument_structure import Structure
 from thunder_fuser.thunder_patches.fixes.arguments import CHECK
 from thunder_fuser.thunder_patches.fixes.shared_arguments import (
@@ -78,15 +78,15 @@ def guarded(
     for bsym in prologue.bound_symbols:
         writer.add(bsym)
     aliases = writer.recorded.pop("alias_tensor_indices", "")
-    found = environment_of(writer.recorded)
-    if found is None:
+    expected = environment_of(writer.recorded)
+    if expected is None:
         return None
     tests = f"_aliases(args, kwargs) != {aliases!r}"
     tests += f" or _layouts(args, kwargs) != {writer.layouts!r}" * bool(writer.layouts)
     text = writer.text(f"if {tests}: return" * writes)
     exec(compile(text, "thunder_fuser.guard", "exec"), writer.scope)
     guard = writer.scope.pop("guard")  # the scope would hold it: a cycle
-    return Guarded(guard, found, writer.structure, text)
+    return Guarded(guard, expected, writer.structure, text)
 
 
 # {primitive: (the jitted module's table that it reads, a plain module's)}
@@ -97,6 +97,7 @@ _TABLES = {
 }
 _TAKES = (PrimIDs.UNPACK_ITER, PrimIDs.UNPACK_NEXT)
 _TENSORS = (PrimIDs.UNPACK_PARAMETER, PrimIDs.UNPACK_BUFFER)
+_OF_TENSORS = ("check_tensor_metadata", "python_return")
 _EQUAL = ("check_literal_like", "check_number_type_and_value", "check_string_value")
 
 
@@ -112,7 +113,7 @@ class _Writer:
         self.layouts: SharedLayouts = ()
         self.scope: dict[str, Any] = {
             "thunder": thunder, "torch": torch, "__function_obj": prologue.fn, "_jitted": jitted,
-            "_apart": _apart, "_aliases": aliases_of, "_layouts": layouts_of,
+            "_split": _split, "_aliases": aliases_of, "_layouts": layouts_of,
             "_len": len, "_type": type, "_int": int, "_float": float,
         }  # fmt: skip
         self._lines: list[str] = []
@@ -122,7 +123,11 @@ class _Writer:
         self._roots: set[str] = set()  # proxies of the jitted module
         self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
         self._state: dict[str, str] = {}  # proxies of torch's state -> Thunder's names of it
-        self._prologue, self._checked_only = prologue, _only_checked(prologue)
+        self._prologue = prologue
+        tensors = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
+        others = (b for b in prologue.bound_symbols if b.sym.name not in _OF_TENSORS)
+        # The parameters and buffers that only checks of tensors and the return read.
+        self._checked_only = tensors - {p.name for bsym in others for p in reads(bsym)}
         self._pending: dict[str, Like] = {}
         self._last: dict[str, Like] = {}
         self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -143,7 +148,13 @@ class _Writer:
             self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):
             self._flush()
-            self._lines += self._lines_of(bsym)
+            if bsym.sym.id is PrimIDs.UNPACK_FUNCTION_OBJ:
+                self._function = bsym.output.name
+                self._lines.append(f"{self._function} = __function_obj")
+                return
+            known = bsym.args and isinstance(bsym.args[0], Proxy)
+            lines = self._shorter(bsym, bsym.args[0].name, *bsym.args[1:]) if known else None
+            self._lines += self._of_thunder(bsym) if lines is None else lines
 
     def _is_state(self, bsym: BoundSymbol) -> bool:
         """True if the bound symbol reads or checks torch's state, which is then noted."""
@@ -160,14 +171,6 @@ class _Writer:
         else:
             self.recorded[bsym.sym.name] = None  # a check that is not known here
         return True
-
-    def _lines_of(self, bsym: BoundSymbol) -> list[str]:
-        if bsym.sym.id is PrimIDs.UNPACK_FUNCTION_OBJ:
-            self._function = bsym.output.name
-            return [f"{self._function} = __function_obj"]
-        known = bsym.args and isinstance(bsym.args[0], Proxy)
-        lines = self._shorter(bsym, bsym.args[0].name, *bsym.args[1:]) if known else None
-        return self._of_thunder(bsym) if lines is None else lines
 
     def _of_thunder(self, bsym: BoundSymbol) -> list[str]:
         with tracectx(self._prologue):  # which gives names to values that have no text
@@ -195,7 +198,7 @@ class _Writer:
         """Lines for the module that Thunder calls instead: the jitted module, or the same one."""
         if self._ours and original == self._function:
             self._roots.add(name)
-            return [f"{name} = _jitted()", f"_own, _model = _apart({name})"]
+            return [f"{name} = _jitted()", f"_own, _model = _split({name})"]
         self._others.add(name)
         is_other = f"if {original} is __function_obj: return"  # that one has overridden parameters
         return [*[is_other] * self._ours, f"{name} = {original}"]
@@ -231,26 +234,17 @@ class _Writer:
             f"({table})" for (_, table), picks in self._picks.items()
         ]  # fmt: skip
         lines = [*self._lines, more, *picked, *self._checked(self._last), *self._result]
-        return "\n".join(["def guard(args, kwargs):", *(f"    {one}" for one in lines if one)])
+        return "\n".join(["def guard(args, kwargs):", *(f"    {line}" for line in lines if line)])
 
     def _pick(self, *keys: str) -> str:
         pick: Any = itemgetter(*keys) if len(keys) > 1 else lambda table: (table[keys[0]],)
         return self._named("_pick", pick)
 
 
-def _only_checked(prologue: TraceCtx) -> set[str]:
-    """The parameters and buffers that only checks of tensors and the return read."""
-    found = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
-    for bsym in prologue.bound_symbols:
-        if bsym.sym.name not in ("check_tensor_metadata", "python_return"):
-            found -= {proxy.name for proxy in reads(bsym)}
-    return found
-
-
 def _path(module: str, key: str, table: str) -> str:
     """module._modules['a']._parameters['weight']"""
     *above, last = key.split(".")
-    return "".join([module, *(f"._modules[{one!r}]" for one in above), f".{table}[{last!r}]"])
+    return "".join([module, *(f"._modules[{name!r}]" for name in above), f".{table}[{last!r}]"])
 
 
 def _attribute(name: str, of: str, key: str, is_root: bool) -> str:
@@ -260,12 +254,12 @@ def _attribute(name: str, of: str, key: str, is_root: bool) -> str:
     return f"{name} = {of}.{key}"
 
 
-def _apart(jitted: ThunderModule) -> tuple[dict[str, Any], nn.Module]:
+def _split(jitted: ThunderModule) -> tuple[dict[str, Any], nn.Module]:
     """The attributes of a jitted module, and its model; LookupError if it has other parts too."""
-    own = vars(jitted)
-    if len(own["_modules"]) != 1 or own["_parameters"] or own["_buffers"]:
+    attributes = vars(jitted)
+    if len(attributes["_modules"]) != 1 or attributes["_parameters"] or attributes["_buffers"]:
         raise LookupError("a jitted module with parts of its own")
-    return own, own["_modules"]["_model"]
+    return attributes, attributes["_modules"]["_model"]
 
 
 def _test(check: str, name: str, *wanted: Any) -> str:

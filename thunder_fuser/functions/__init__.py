@@ -48,37 +48,36 @@ TABLES: dict[str, Table] = {
     "groups": GROUPS, "recurrent": RECURRENT,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
-FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
+FUNCTIONS = {name: table[name] for table in TABLES.values() for name in table}
 FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 
 def register(executor: Executor) -> None:
     """Registers the rewrites, which Thunder calls while it traces, and the composites."""
     on_dtensors = {key: noted(call) for called, call in CALLED.items() for key in (called, call)}
-    executor._lookasides.update(lookasides(_rewrites()) | collectives.lookasides() | on_dtensors)
-    for name, one in FUNCTIONS.items():
-        if isinstance(one, Composite):
-            executor.register_supported(
-                name,
-                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
-                execution_transform=one.transform,
-                grad_transform=one.gradient,
-            )
-
-
-def _rewrites() -> dict[str, Rewrite]:
-    found = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
-    composites = ((name, one) for name, one in FUNCTIONS.items() if isinstance(one, Composite))
-    return found | {name: Rewrite(one.rewrite) for name, one in composites if one.rewrite}
+    rewrites: dict[str, Rewrite] = {}
+    for name, function in FUNCTIONS.items():
+        if isinstance(function, Rewrite):
+            rewrites[name] = function
+            continue
+        if function.rewrite:
+            rewrites[name] = Rewrite(function.rewrite)
+        executor.register_supported(
+            name,
+            lambda *args, refuses=function.refuses, **kwargs: refuses(*args, **kwargs) is None,
+            execution_transform=function.transform,
+            grad_transform=function.gradient,
+        )
+    executor._lookasides.update(lookasides(rewrites) | collectives.lookasides() | on_dtensors)
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:
     """The composite of a bound symbol that no other executor has claimed."""
-    found: Any = FUNCTIONS.get(bsym.sym.id) if bsym.sym.executor is None else None
-    return found if isinstance(found, Composite) else None
+    function: Any = FUNCTIONS.get(bsym.sym.id) if bsym.sym.executor is None else None
+    return function if isinstance(function, Composite) else None
 
 
 def why_apart(bsym: BoundSymbol) -> Reject | None:
     """Why Thunder takes a composite of the table apart; None for any other bound symbol."""
-    found = composite_of(bsym)
-    return None if found is None else found.refuses(*bsym.args, **bsym.kwargs)
+    composite = composite_of(bsym)
+    return None if composite is None else composite.refuses(*bsym.args, **bsym.kwargs)

@@ -58,7 +58,7 @@ _LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
-def _forward_types(qkv: Triple, *rest: Any, **given: Any) -> tuple[TensorProxy, TensorProxy]:
+def _forward_types(qkv: Triple, *rest: Any, **numbers: Any) -> tuple[TensorProxy, TensorProxy]:
     query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
     log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
     return TensorProxy(like=query), TensorProxy(like=query, **log_sums)
@@ -97,18 +97,18 @@ attention_forward = KERNELS.register_operator(
 )  # fmt: skip
 attention_backward = KERNELS.register_operator(
     "attention_backward", fn=_backward,
-    meta=lambda gradient, qkv, *rest, **given: tuple(TensorProxy(like=one) for one in qkv),
+    meta=lambda gradient, qkv, *rest, **numbers: tuple(TensorProxy(like=x) for x in qkv),
 )
 # By torch's kernel for a GPU that adds a mask. Thunder's own function for it takes none of one
 # batch for several, and writes the others for each head.
 masked_forward = KERNELS.register_operator(
     "masked_attention_forward", fn=masked_attention, tags=attention_forward.tags,
-    meta=lambda qkv, *rest, **given: sdpea_gradfwd.meta(*qkv, None),
+    meta=lambda qkv, *rest, **numbers: sdpea_gradfwd.meta(*qkv, None),
 )  # fmt: skip
 masked_backward = KERNELS.register_operator(
     "masked_attention_backward", fn=masked_gradients,
-    meta=lambda gradient, qkv, mask, kept, *, of_mask, **given: (
-        *(TensorProxy(like=one) for one in qkv),
+    meta=lambda gradient, qkv, mask, kept, *, of_mask, **numbers: (
+        *(TensorProxy(like=x) for x in qkv),
         TensorProxy(like=mask, shape=(*qkv[0].shape[:3], qkv[1].shape[2])) if of_mask else None,
     ),
 )
@@ -158,25 +158,25 @@ class _Call:
         if not _on_cpu(self.query) and not self.fits_cudnn():
             is_plain = self.attn_mask is None
             return self.of_thunder(_CUDA.grad_transform) if is_plain else self.masked_gradient()
-        added, given = self.added(), {"is_causal": self.is_causal, "scale": self.scale}
-        out, log_sums = attention_forward(self.tensors, added, **given)
+        added, numbers = self.added(), {"is_causal": self.is_causal, "scale": self.scale}
+        out, log_sums = attention_forward(self.tensors, added, **numbers)
         gradient = prims.get_grad(out)
-        made = attention_backward(gradient, self.tensors, out, log_sums, added, **given)
-        put_grads(self.tensors, made)
+        gradients = attention_backward(gradient, self.tensors, out, log_sums, added, **numbers)
+        put_grads(self.tensors, gradients)
         if (mask := self.attn_mask) is not None and self.has_float_mask():
             # It is not known here if this gradient is needed; if not, it becomes dead code.
-            found = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
-            prims.put_grad(mask, ltorch.to(found, mask.dtype))
+            of_mask = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
+            prims.put_grad(mask, ltorch.to(of_mask, mask.dtype))
         return out
 
     def masked_gradient(self) -> Any:
         """As `gradient`, by torch's kernel for a GPU that adds a mask."""
         added, is_float = self.added(), self.has_float_mask()
-        given = {"dropout_p": self.dropout_p, "is_causal": self.is_causal, "scale": self.scale}
-        kept = masked_forward(self.tensors, added, **given)
+        numbers = {"dropout_p": self.dropout_p, "is_causal": self.is_causal, "scale": self.scale}
+        kept = masked_forward(self.tensors, added, **numbers)
         out, kept = kept[0], kept if self.dropout_p else kept[:2]
         gradients = masked_backward(
-            prims.get_grad(out), self.tensors, added, kept, of_mask=is_float, **given
+            prims.get_grad(out), self.tensors, added, kept, of_mask=is_float, **numbers
         )
         put_grads(self.tensors, gradients[:3])
         if (mask := self.attn_mask) is not None and is_float:
@@ -249,13 +249,12 @@ class _Call:
         mask = self.attn_mask
         if mask is not None and (mask.numel > _LARGEST_MASK or self.has_narrow_mask()):
             return False
-        given = [_like(one, one.dtype) for one in self.tensors]
+        qkv = [_like(tensor, tensor.dtype).requires_grad_() for tensor in self.tensors]
         added = None if mask is None else _like(mask, self.query.dtype)
         with torch.enable_grad():
             chosen = torch._fused_sdp_choice(
-                *(one.requires_grad_() for one in given), added, 0.0, self.is_causal,
-                scale=self.scale, enable_gqa=self.has_groups(),
-            )  # fmt: skip
+                *qkv, added, 0.0, self.is_causal, scale=self.scale, enable_gqa=self.has_groups()
+            )
         return bool(chosen == SDPBackend.CUDNN_ATTENTION.value)
 
     def refuses_ours(self) -> Reject | None:
@@ -269,7 +268,7 @@ class _Call:
             return refused
         if refused := refuses_floats("attention", *self.tensors):
             return refused
-        if any(one.dtype != self.query.dtype for one in self.tensors):
+        if any(tensor.dtype != self.query.dtype for tensor in self.tensors):
             return Reject("attention of several types")
         query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
         is_known = len(query) == len(key) == 4 and key == value and not query[1] % key[1]
@@ -314,10 +313,10 @@ def _on_cpu(tensor: TensorProxy) -> bool:
     return bool(tensor.device.devicetype is DeviceType.CPU)
 
 
-def _grouped(*args: Any, **given: Any) -> Any:
-    call = _Call(*args, **given)
-    given = {"is_causal": call.is_causal, "scale": call.scale}
-    return attention_forward(call.tensors, call.added(), **given)[0]
+def _grouped(*args: Any, **kwargs: Any) -> Any:
+    call = _Call(*args, **kwargs)
+    numbers = {"is_causal": call.is_causal, "scale": call.scale}
+    return attention_forward(call.tensors, call.added(), **numbers)[0]
 
 
 # While Thunder traces, attention() below chooses Thunder's symbol or this one.
@@ -335,23 +334,21 @@ def attention(  # noqa: PLR0917 - torch's
     repeats for several heads are read unrepeated.
     """
     if isinstance(attn_mask, TensorProxy) and is_causal is False:
-        attn_mask, is_causal = _without_mask(attn_mask, query, key)
-    given = {"attn_mask": attn_mask, "dropout_p": dropout_p, "scale": scale}
-    given["is_causal"] = is_causal
-    alone = (key, value) if enable_gqa is True else (_unrepeated(key), _unrepeated(value))
-    if _Call(query, *alone, **given).takes_groups():
-        return grouped_attention(query, *alone, **given)
-    if enable_gqa is True:
-        key, value = (_repeated(one, query._shape[1]) for one in (key, value))
-    return ltorch.scaled_dot_product_attention(query, key, value, **given)
-
-
-def _without_mask(mask: TensorProxy, query: Any, key: Any) -> tuple[TensorProxy | None, bool]:
-    """(the mask, or None if it need not be read, is_causal)"""
-    kind = kind_of(mask)
-    if kind == CAUSAL and tuple(mask._shape[-2:]) != (query._shape[-2], key._shape[-2]):
-        kind = None
-    return mask if kind is None else None, kind == CAUSAL
+        kind = kind_of(attn_mask)
+        if kind == CAUSAL and tuple(attn_mask._shape[-2:]) != (query._shape[-2], key._shape[-2]):
+            kind = None
+        attn_mask, is_causal = attn_mask if kind is None else None, kind == CAUSAL
+    options = {"attn_mask": attn_mask, "dropout_p": dropout_p, "scale": scale}
+    options["is_causal"] = is_causal
+    unrepeated = (key, value) if enable_gqa is True else (_unrepeated(key), _unrepeated(value))
+    if _Call(query, *unrepeated, **options).takes_groups():
+        return grouped_attention(query, *unrepeated, **options)
+    if enable_gqa is True:  # [B, G, S, E] -> [B, H, S, E], as torch
+        heads = query._shape[1]
+        key, value = (
+            ltorch.repeat_interleave(x, heads // x._shape[1], dim=1) for x in (key, value)
+        )
+    return ltorch.scaled_dot_product_attention(query, key, value, **options)
 
 
 # ------------------------------------------------- keys and values that several heads share
@@ -366,31 +363,21 @@ def _unrepeated(tensor: Any) -> Any:
     k.repeat_interleave(r, dim=1)                  k: [B, G, S, E]  ->  [B, G * r, S, E]
     k[:, :, None].expand(B, G, r, S, E).reshape(B, G * r, S, E)       the same
     """
-    made = producer(tensor) if type(tensor) is TensorProxy and tensor.ndim == 4 else None
-    while made is not None and made.sym.id in _SAME:
-        made = producer(made.args[0])
-    if made is None or made.sym.id is not PrimIDs.RESHAPE or made.args[0].ndim != 5:
+    maker = producer(tensor) if type(tensor) is TensorProxy and tensor.ndim == 4 else None
+    while maker is not None and maker.sym.id in _SAME:
+        maker = producer(maker.args[0])
+    if maker is None or maker.sym.id is not PrimIDs.RESHAPE or maker.args[0].ndim != 5:
         return tensor
-    batch, groups, times, *row = made.args[0]._shape
-    source, axes = _before_expand(made.args[0])
+    # The tensor before it was expanded, and for each of its axes the axis of the expanded one.
+    source, axes = maker.args[0], tuple(range(5))
+    batch, groups, times, *row = source._shape
+    while len(axes) == 5 and (maker := producer(source)) is not None:
+        if maker.sym.id is not PrimIDs.BROADCAST_IN_DIM:
+            break
+        source, _, dims = maker.args
+        axes = tuple(axes[at] for at in dims)
     is_repeat = tuple(tensor._shape) == (batch, groups * times, *row) and axes == (0, 1, 3, 4)
     return source if is_repeat and tuple(source._shape) == (batch, groups, *row) else tensor
-
-
-def _before_expand(tensor: TensorProxy) -> tuple[TensorProxy, tuple[int, ...]]:
-    """(the tensor before it was expanded to this one, for each of its axes the axis here)"""
-    source, axes = tensor, tuple(range(tensor.ndim))
-    while (made := producer(source)) is not None and made.sym.id is PrimIDs.BROADCAST_IN_DIM:
-        source, _, dims = made.args
-        axes = tuple(axes[at] for at in dims)
-        if len(axes) < tensor.ndim:
-            break
-    return source, axes
-
-
-def _repeated(tensor: TensorProxy, heads: int) -> Any:
-    """[B, G, S, E] -> [B, heads, S, E], as torch does with enable_gqa."""
-    return ltorch.repeat_interleave(tensor, heads // tensor._shape[1], dim=1)
 
 
 # ------------------------------------------------------------------------------------- the table

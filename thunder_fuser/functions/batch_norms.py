@@ -19,17 +19,17 @@ from typing import Any
 
 import thunder
 import thunder.torch as ltorch
-from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
 from thunder_fuser.functions.define import (
-    Composite,
+    Backward,
     Rewrite,
     Table,
     as_type,
     compute_type,
     refuses_floats,
+    with_gradient,
 )
 
 
@@ -55,27 +55,23 @@ class _BatchNorm:
         """The elements of a channel."""
         return prod(self.x._shape) // self.x._shape[1]
 
-    def wide(self, one: TensorProxy) -> Any:
+    def wide(self, tensor: TensorProxy) -> Any:
         """A tensor in the type that the norm is computed in."""
-        return as_type(one, compute_type(self.x))
+        return as_type(tensor, compute_type(self.x))
 
-    def beside_x(self, one: Any) -> Any:
+    def beside_x(self, channels: Any) -> Any:
         """[C] -> [1, C, 1, ...]"""
-        return ltorch.reshape(one, (1, -1, *(1 for _ in self.x._shape[2:])))
+        return ltorch.reshape(channels, (1, -1, *(1 for _ in self.x._shape[2:])))
 
-    def statistics(self) -> tuple[Any, Any]:
-        """(mean, variance) of the wide type."""
-        var, mean = ltorch.var_mean(self.wide(self.x), self.summed, correction=0)
-        return mean, var
-
-    def results(self, mean: Any, var: Any) -> tuple[Any, Any, Any]:
+    def forward(self) -> tuple[tuple[Any, Any, Any], Backward]:
         """(y, the new running mean, the new running variance, from the sample variance)"""
+        var, mean = ltorch.var_mean(self.wide(self.x), self.summed, correction=0)
         normal = self.normal(mean, ltorch.rsqrt(var + self.eps))
         y = normal if self.weight is None else normal * self.beside_x(self.wide(self.weight))
         y = y if self.bias is None else y + self.beside_x(self.wide(self.bias))
         sample = var * (self.count / (self.count - 1))
         moved = self.moved(self.running_mean, mean), self.moved(self.running_var, sample)
-        return as_type(y, self.x.dtype), *moved
+        return (as_type(y, self.x.dtype), *moved), lambda g: self.gradients(mean, var, self.wide(g))
 
     def normal(self, mean: Any, r: Any) -> Any:
         return (self.wide(self.x) - self.beside_x(mean)) * self.beside_x(r)
@@ -97,22 +93,9 @@ class _BatchNorm:
         yield from (pair for pair in ((self.weight, dw), (self.bias, db)) if pair[0] is not None)
 
 
-def _forward(*args: Any) -> tuple[Any, Any, Any]:
-    norm = _BatchNorm(*args)
-    return norm.results(*norm.statistics())
-
-
-def _with_gradient(*args: Any) -> tuple[Any, Any, Any]:
-    norm = _BatchNorm(*args)
-    mean, var = norm.statistics()
-    y, *moved = norm.results(mean, var)
-    for tensor, found in norm.gradients(mean, var, norm.wide(get_grad(y))):
-        put_grad(tensor, as_type(found, tensor.dtype))
-    return y, *moved
-
-
 _NAME = "batch_norm_in_training"
-batch_norm_in_training = Symbol(_NAME, _forward, id=_NAME)
+_COMPOSITE = with_gradient(lambda *args: None, lambda *args: _BatchNorm(*args).forward())
+batch_norm_in_training = Symbol(_NAME, _COMPOSITE.transform, id=_NAME)
 
 
 def batch_norm(  # noqa: PLR0917 - torch's
@@ -120,37 +103,27 @@ def batch_norm(  # noqa: PLR0917 - torch's
     bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     """input [N, C, *], all tensors beside it [C]."""
-    own = running_mean, running_var, weight, bias
-    if training is not True or not _is_taken(input, own, (momentum, eps)) or _share_memory(own):
+    optional = running_mean, running_var, weight, bias
+    channels = [tensor for tensor in optional if tensor is not None]
+    numbers = all(type(number) in (int, float) for number in (momentum, eps))
+    # Thunder takes arguments that share memory for one, wherever a trace has a copy_ of its own.
+    shared = thunder._cache_info_ctx.get({}).get("alias_tensor_indices", "")
+    is_same = len({tensor.name for tensor in channels}) < len(channels)
+    if training is not True or not _is_taken(input, channels) or not numbers or shared or is_same:
         return NotImplemented
-    y, *moved = batch_norm_in_training(input, *own, momentum, eps)
-    for running, new in zip(own, moved, strict=False):
+    y, *moved = batch_norm_in_training(input, *optional, momentum, eps)
+    for running, new in zip(optional, moved, strict=False):
         if running is not None:
             ltorch.copy_(running, new)
     return y
 
 
-def _is_taken(x: TensorProxy, own: Sequence[TensorProxy | None], numbers: Sequence[Any]) -> bool:
-    """True for floats, with statistics and parameters [C] that are not wider, and plain numbers."""
-    given = [one for one in own if one is not None]
-    if refuses_floats("a batch norm", x, *given) or x.ndim < 2 or prod(x._shape) == x._shape[1]:
+def _is_taken(x: TensorProxy, channels: Sequence[TensorProxy]) -> bool:
+    """True for floats, with statistics and parameters [C] that are not wider."""
+    if refuses_floats("a batch norm", x, *channels) or x.ndim < 2 or prod(x._shape) == x._shape[1]:
         return False
     widest = compute_type(x).bytes
-    fits = all(one._shape == x._shape[1:2] and one.dtype.bytes <= widest for one in given)
-    return fits and all(type(one) in (int, float) for one in numbers)
+    return all(y._shape == x._shape[1:2] and y.dtype.bytes <= widest for y in channels)
 
 
-def _share_memory(own: Sequence[TensorProxy | None]) -> bool:
-    """True if tensors of the norm are one, or if any arguments of the call share memory.
-
-    Thunder takes such arguments for one tensor, wherever a trace has a copy_ of its own.
-    """
-    names = [one.name for one in own if one is not None]
-    shared = thunder._cache_info_ctx.get({}).get("alias_tensor_indices", "")
-    return len(set(names)) < len(names) or bool(shared)
-
-
-BATCH_NORMS: Table = {
-    "torch.batch_norm": Rewrite(batch_norm),
-    _NAME: Composite(lambda *args: None, _forward, _with_gradient),
-}
+BATCH_NORMS: Table = {"torch.batch_norm": Rewrite(batch_norm), _NAME: _COMPOSITE}

@@ -39,18 +39,15 @@ CALLS = OperatorExecutor("thunder_fuser_communication")
 
 def _gathered(x: Any, dim: int, group: Any) -> Any:
     """[.., s, ..] -> [.., devices * s, ..]"""
-    first = _first(x, dim)
-    found = distributed.wait(distributed.all_gather(first, group, True))
-    return found if dim == 0 else ltorch.movedim(found, 0, dim)
+    gathered = distributed.wait(distributed.all_gather(_first(x, dim), group, True))
+    return gathered if dim == 0 else ltorch.movedim(gathered, 0, dim)
 
 
 def _scattered(x: Any, reduce: str, dim: int, group: Any) -> Any:
     """[.., s, ..] -> [.., s / devices, ..]"""
-    first = _first(x, dim)
     op = _MAX if reduce == "max" else _SUM
-    found = distributed.wait(distributed.reduce_scatter(first, op, group, True))
-    found = found if dim == 0 else ltorch.movedim(found, 0, dim)
-    return _mean(found, reduce, group)
+    part = distributed.wait(distributed.reduce_scatter(_first(x, dim), op, group, True))
+    return _mean(part if dim == 0 else ltorch.movedim(part, 0, dim), reduce, group)
 
 
 def _reduced(x: Any, reduce: str, group: Any) -> Any:
@@ -59,17 +56,18 @@ def _reduced(x: Any, reduce: str, group: Any) -> Any:
 
 
 def _all_to_all(
-    x: torch.Tensor, made: tuple[int, ...], given: tuple[int, ...], group: Any
+    x: torch.Tensor, out_sizes: tuple[int, ...], in_sizes: tuple[int, ...], group: Any
 ) -> torch.Tensor:
-    out = x.new_empty(sum(made), *x.shape[1:])
-    dist.all_to_all_single(out, x.contiguous(), [*made], [*given], group=group)
+    out = x.new_empty(sum(out_sizes), *x.shape[1:])
+    dist.all_to_all_single(out, x.contiguous(), [*out_sizes], [*in_sizes], group=group)
     return out
 
 
 _exchanged = CALLS.register_operator(
-    "torch_all_to_all_single",
-    meta=lambda x, made, given, group: TensorProxy(like=x, shape=(sum(made), *x.shape[1:])),
-    fn=_all_to_all, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
+    "torch_all_to_all_single", fn=_all_to_all, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
+    meta=lambda x, out_sizes, in_sizes, group: TensorProxy(
+        like=x, shape=(sum(out_sizes), *x.shape[1:])
+    ),
 )  # fmt: skip
 
 
@@ -86,11 +84,6 @@ _reduced_to = CALLS.register_operator(
 )  # fmt: skip
 
 
-def _from_root(x: Any, root: int, group: Any) -> Any:
-    """x of the root, a global rank, on all devices."""
-    return distributed.wait(distributed.broadcast(ltorch.contiguous(x), root, group, True))
-
-
 def _first(x: Any, dim: int) -> Any:
     """[.., s, ..] -> [s, ..], contiguous, as the backends need it; gradients may be expanded."""
     return ltorch.contiguous(x if dim == 0 else ltorch.movedim(x, dim, 0))
@@ -103,15 +96,15 @@ def _mean(x: Any, reduce: str, group: Any) -> Any:
 # ---- gradients
 
 
-def _scatter_gradient(g: Any, y: Any, x: Any, *given: Any) -> Any:
-    reduce, dim, group = given
-    found = _mean(_gathered(g, dim, group), reduce, group)
-    return _of_largest(found, x, _gathered(y, dim, group), group) if reduce == "max" else found
+def _scatter_gradient(g: Any, y: Any, x: Any, *arguments: Any) -> Any:
+    reduce, dim, group = arguments
+    dx = _mean(_gathered(g, dim, group), reduce, group)
+    return _of_largest(dx, x, _gathered(y, dim, group), group) if reduce == "max" else dx
 
 
 def _reduce_gradient(g: Any, y: Any, x: Any, reduce: str, group: Any) -> Any:
-    found = _reduced(g, "avg" if reduce == "avg" else "sum", group)
-    return _of_largest(found, x, y, group) if reduce == "max" else found
+    dx = _reduced(g, "avg" if reduce == "avg" else "sum", group)
+    return _of_largest(dx, x, y, group) if reduce == "max" else dx
 
 
 def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
@@ -119,8 +112,8 @@ def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
 
     Where y is NaN, no x equals it, and the gradient is NaN, as that of torch's amax is.
     """
-    found = ltorch.to(ltorch.eq(x, y), x.dtype)
-    return gradient * found / _reduced(found, "sum", group)
+    is_largest = ltorch.to(ltorch.eq(x, y), x.dtype)
+    return gradient * is_largest / _reduced(is_largest, "sum", group)
 
 
 # {name: (the forward of x and arguments, the gradient of g, y, x and the same arguments)}
@@ -129,9 +122,16 @@ _FORWARDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "reduce_scatter": (_scattered, _scatter_gradient),
     "all_reduce": (_reduced, _reduce_gradient),
     "all_to_all": (
-        _exchanged, lambda g, y, x, made, given, group: _exchanged(g, given, made, group)
+        _exchanged, lambda g, y, x, out_sizes, in_sizes, group: _exchanged(
+            g, in_sizes, out_sizes, group
+        ),
     ),
-    "broadcast": (_from_root, lambda g, y, x, root, group: _reduced_to(g, root, group)),
+    "broadcast": (  # x of the root, a global rank, on all devices
+        lambda x, root, group: distributed.wait(
+            distributed.broadcast(ltorch.contiguous(x), root, group, True)
+        ),
+        lambda g, y, x, root, group: _reduced_to(g, root, group),
+    ),
 }  # fmt: skip
 _SYMBOLS = {
     name: Symbol(f"functional_{name}", forward, id=_PREFIX + name)
@@ -139,7 +139,7 @@ _SYMBOLS = {
 }
 COLLECTIVES: Table = {
     _PREFIX + name: Composite(
-        lambda *args: None, forward, with_gradients(forward, [gradient], lambda found, x: found)
+        lambda *args: None, forward, with_gradients(forward, [gradient])
     )
     for name, (forward, gradient) in _FORWARDS.items()
 }
@@ -175,19 +175,18 @@ def _word(reduce: str, what: str) -> str:
 
 def all_gather_tensor(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
     """As torch.distributed._functional_collectives.all_gather_tensor."""
-    found = _group(group, tag)
-    axis = _axis(self, gather_dim, found, "all_gather_tensor", divides=False)
-    return _SYMBOLS["all_gather"](self, axis, found)
+    group = _group(group, tag)
+    axis = _axis(self, gather_dim, group, "all_gather_tensor", divides=False)
+    return _SYMBOLS["all_gather"](self, axis, group)
 
 
 def reduce_scatter_tensor(
     self: Any, reduceOp: str, scatter_dim: int, group: Any, tag: str = ""
 ) -> Any:
     """As torch.distributed._functional_collectives.reduce_scatter_tensor."""
-    found = _group(group, tag)
-    what = "reduce_scatter_tensor"
-    axis = _axis(self, scatter_dim, found, what, divides=True)
-    return _SYMBOLS["reduce_scatter"](self, _word(reduceOp, what), axis, found)
+    group, what = _group(group, tag), "reduce_scatter_tensor"
+    axis = _axis(self, scatter_dim, group, what, divides=True)
+    return _SYMBOLS["reduce_scatter"](self, _word(reduceOp, what), axis, group)
 
 
 def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:
@@ -199,51 +198,48 @@ def all_to_all_single(
     self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = ""
 ) -> Any:
     """As torch.distributed._functional_collectives.all_to_all_single."""
-    found, what = _group(group, tag), "all_to_all_single"
+    group, what = _group(group, tag), "all_to_all_single"
+    ranks = group.size()
     if (output_split_sizes is None) != (input_split_sizes is None):
         raise CommunicationError(what, expected="the sizes of both splits, or None", got="one")
     if input_split_sizes is None:
-        _axis(self, 0, found, what, divides=True)
-        input_split_sizes = output_split_sizes = [self.shape[0] // found.size()] * found.size()
-    made, given = tuple(output_split_sizes), tuple(input_split_sizes)
-    fits = len(made) == len(given) == found.size() and sum(given) == self.shape[0]
-    if not fits or min(*made, *given) < 0:
-        expected = f"{found.size()} sizes each, of the input {self.shape[0]} together"
-        raise CommunicationError(f"{what}: axis 0", expected=expected, got=f"{given} and {made}")
-    return _SYMBOLS["all_to_all"](self, made, given, found)
+        _axis(self, 0, group, what, divides=True)
+        input_split_sizes = output_split_sizes = [self.shape[0] // ranks] * ranks
+    outs, ins = tuple(output_split_sizes), tuple(input_split_sizes)
+    fits = len(outs) == len(ins) == ranks and sum(ins) == self.shape[0]
+    if not fits or min(*outs, *ins) < 0:
+        expected = f"{ranks} sizes each, of the input {self.shape[0]} together"
+        raise CommunicationError(f"{what}: axis 0", expected=expected, got=f"{ins} and {outs}")
+    return _SYMBOLS["all_to_all"](self, outs, ins, group)
 
 
 def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
     """As torch.distributed._functional_collectives.broadcast, where src counts in the group."""
-    found = _group(group, tag)
-    return _SYMBOLS["broadcast"](self, dist.get_global_rank(found, src), found)
-
-
-def _gather_op(x: Any, group_size: int, group_name: Any) -> Any:
-    return all_gather_tensor(x, 0, group_name)
-
-
-def _scatter_op(x: Any, reduce_op: str, group_size: int, group_name: Any) -> Any:
-    return reduce_scatter_tensor(x, reduce_op, 0, group_name)
+    group = _group(group, tag)
+    return _SYMBOLS["broadcast"](self, dist.get_global_rank(group, src), group)
 
 
 def lookasides() -> dict[Callable[..., Any], Callable[..., Any]]:
     """{a function that a user's program calls: the function to call instead}."""
     if not dist.is_available():
         return {}
-    functional, found = dist._functional_collectives, {}
-    for one in (all_gather_tensor, reduce_scatter_tensor, all_reduce, all_to_all_single, broadcast):
-        for name in (one.__name__, f"{one.__name__}_autograd"):
-            if hasattr(functional, name):
-                found[getattr(functional, name)] = one
-    functional_ops = [torch.ops._c10d_functional]
-    if hasattr(torch.ops, "_c10d_functional_autograd"):
-        functional_ops.append(torch.ops._c10d_functional_autograd)
-    for ops in functional_ops:
-        for name, call in (
-            ("all_gather_into_tensor", _gather_op), ("reduce_scatter_tensor", _scatter_op),
-            ("all_to_all_single", all_to_all_single), ("broadcast", broadcast),
-        ):  # fmt: skip
-            if packet := getattr(ops, name, None):
-                found |= {packet: call, packet.default: call}
-    return found
+    calls: dict[Callable[..., Any], Callable[..., Any]] = {}
+    for f in (all_gather_tensor, reduce_scatter_tensor, all_reduce, all_to_all_single, broadcast):
+        for name in (f.__name__, f"{f.__name__}_autograd"):
+            if function := getattr(dist._functional_collectives, name, None):
+                calls[function] = f
+    of_ops: dict[str, Callable[..., Any]] = {
+        "all_gather_into_tensor":
+            lambda x, group_size, group_name: all_gather_tensor(x, 0, group_name),
+        "reduce_scatter_tensor":
+            lambda x, reduce_op, group_size, group_name: reduce_scatter_tensor(
+                x, reduce_op, 0, group_name
+            ),
+        "all_to_all_single": all_to_all_single,
+        "broadcast": broadcast,
+    }  # fmt: skip
+    for ops in ("_c10d_functional", "_c10d_functional_autograd"):
+        for name, call in of_ops.items():
+            if packet := getattr(getattr(torch.ops, ops, None), name, None):
+                calls |= {packet: call, packet.default: call}
+    return calls

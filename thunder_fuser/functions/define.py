@@ -61,8 +61,8 @@ def rewrites(
     **named: Function,
 ) -> dict[str, Rewrite]:  # fmt: skip
     """{prefix + name: Rewrite}, for functions by their own names and by keywords."""
-    every = {one.__name__: one for one in functions} | named
-    return {prefix + name: Rewrite(one, may_be_view, of_complex) for name, one in every.items()}
+    every = {function.__name__: function for function in functions} | named
+    return {prefix + name: Rewrite(every[name], may_be_view, of_complex) for name in every}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,15 @@ def with_gradient(
 ) -> Composite:
     """A Composite of forward(*args) -> (result, backward); gradients are cast to their tensors'.
 
-    transform: the function to call if no gradient is needed; by default forward.
+    Of several results, the first one has a gradient. transform: the function to call if no
+    gradient is needed; by default forward.
     """
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         result, backward = forward(*args, **kwargs)
-        for tensor, found in backward(get_grad(result)):
-            put_grad(tensor, as_type(found, tensor.dtype))
+        y = result[0] if isinstance(result, tuple) else result
+        for tensor, of_tensor in backward(get_grad(y)):
+            put_grad(tensor, as_type(of_tensor, tensor.dtype))
         return result
 
     def result_of(*args: Any, **kwargs: Any) -> Any:
@@ -115,10 +117,10 @@ def of_calls(call: Function) -> Composite:
 
 def refuses_tensors(of: str, *tensors: TensorProxy | None) -> Reject | None:
     """None for plain tensors of one device and of known sizes; else why they are refused."""
-    given = [one for one in tensors if one is not None]
-    if any(type(one) is not TensorProxy or one.device != given[0].device for one in given):
+    operands = [tensor for tensor in tensors if tensor is not None]
+    if any(type(x) is not TensorProxy or x.device != operands[0].device for x in operands):
         return Reject(f"{of} of operands that are not plain tensors on one device")
-    known = all(type(size) is int for one in given for size in one._shape)
+    known = all(type(size) is int for operand in operands for size in operand._shape)
     return None if known else Reject("symbolic size")
 
 
@@ -126,8 +128,7 @@ def refuses_floats(of: str, *tensors: TensorProxy | None) -> Reject | None:
     """As refuses_tensors, and the tensors must be floats and have elements."""
     if refused := refuses_tensors(of, *tensors):
         return refused
-    given = [one for one in tensors if one is not None]
-    taken = all(data_type(one.dtype) in FLOATS and one.numel for one in given)
+    taken = all(data_type(x.dtype) in FLOATS and x.numel for x in tensors if x is not None)
     return None if taken else Reject(f"{of} of tensors without elements, or not of floats")
 
 
@@ -156,20 +157,20 @@ def rounded_once(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, TensorProxy)]
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, TensorProxy)]
         if not any(map(is_16_bit, tensors)):
             return function(*args, **kwargs)
-        args, kwargs = tree_map(lambda one: wide(one) if is_16_bit(one) else one, (args, kwargs))
+        args, kwargs = tree_map(lambda x: wide(x) if is_16_bit(x) else x, (args, kwargs))
         result = function(*args, **kwargs)
         return result if result is NotImplemented else ltorch.to(result, promoted(*tensors))
 
     return call
 
 
-def is_16_bit(one: Any) -> bool:
+def is_16_bit(x: Any) -> bool:
     """True for a tensor of half or bf16."""
     types = (dtypes.float16, dtypes.bfloat16)
-    return isinstance(one, TensorProxy) and dtypes.to_strong_dtype(one.dtype) in types
+    return isinstance(x, TensorProxy) and dtypes.to_strong_dtype(x.dtype) in types
 
 
 # -------------------------------------------------------- what Thunder calls in place of torch's
@@ -182,9 +183,9 @@ def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
         for called, symbol in ltorch._torch_to_thunder_function_map.items()
         if isinstance(symbol, Symbol) and symbol.id in rewrites
     }
-    found = {symbol: _replacement(rewrites[symbol.id], symbol) for symbol in symbols.values()}
+    by_symbol = {symbol: _replacement(rewrites[symbol.id], symbol) for symbol in symbols.values()}
     # A method of a tensor is called by its symbol.
-    return found | {called: found[symbol] for called, symbol in symbols.items()}
+    return by_symbol | {called: by_symbol[symbol] for called, symbol in symbols.items()}
 
 
 def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
@@ -196,53 +197,62 @@ def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
         args = _with_one_tuple(signature, symbol, args)
         # Thunder's gradients of products fail on tensors without elements.
         plain = all(
-            type(one) is TensorProxy and data_type(one.dtype) in types and one.numel
-            for one in _tensors((args, kwargs))
+            type(x) is TensorProxy and data_type(x.dtype) in types and x.numel
+            for x in _tensors((args, kwargs))
         )
         if plain and _is_taken(signature, symbol, args, kwargs):
             result = rewrite.function(*args, **kwargs)
-            if result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs):
+            results = [] if result is NotImplemented else _proxies(result)
+            # Thunder's rules may give the results other types than torch's, or torch may refuse.
+            is_asked = results and may_differ(_proxies((args, kwargs)))
+            theirs = types_in_torch(symbol, args, kwargs, {}) if is_asked else None
+            is_same = theirs is None or theirs == tuple(data_type(x.dtype) for x in results)
+            if result is not NotImplemented and is_same:
                 return result
         return symbol(*args, **kwargs)
 
+    @noted
     @functools.wraps(symbol.meta)
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _noted(args, kwargs)
         scope = get_tracectx().peek_scope()
         before = len(scope)
         result = result_of(args, kwargs)
         if not rewrite.may_be_view:
             result = _without_views(result, scope[before:])
-        _mark_read(_tensors((args, kwargs)), scope[before:])
+        # Thunder makes an argument part of the trace only if something reads it: a view that
+        # nothing uses reads those of which only the shape was used. If two arguments are the same
+        # tensor and one is not read, Thunder confuses them with others.
+        read = {x.name for bsym in scope[before:] for x in reads(bsym)}
+        for x in _proxies((args, kwargs)):
+            if x.name not in read:
+                prims.shallow_copy(x)
         return result
 
     return call
 
 
 def _tensors(tree: Any) -> list[Any]:
-    return [one for one in tree_flatten(tree)[0] if isinstance(one, (TensorProxy, torch.Tensor))]
+    return [x for x in tree_flatten(tree)[0] if isinstance(x, (TensorProxy, torch.Tensor))]
 
 
-def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments, after Thunder has noted the user's line and the items of lists that are read.
-
-    Thunder does this for its own symbols. Without it, f(x, [2]) would run the trace of f(x, [1]).
-    """
-    record_source_loc_in_symbol_header(tuple)()
-    # Thunder's interpreter passes bare values; wrap_const finds its record of each again.
-    by_place = [wrap_const(one) for one in args]
-    by_name = {name: wrap_const(one) for name, one in kwargs.items()}
-    recursively_proxy(*by_place, **by_name)
-    return tuple(map(unwrap, by_place)), {name: unwrap(one) for name, one in by_name.items()}
+def _proxies(tree: Any) -> list[TensorProxy]:
+    return [x for x in tree_flatten(tree)[0] if isinstance(x, TensorProxy)]
 
 
 def noted(function: Function) -> Function:
-    """The function, called after Thunder has noted its line and its arguments."""
+    """The function, called after Thunder has noted the user's line and the items of lists.
+
+    Thunder does this for its own symbols. Without it, f(x, [2]) would run the trace of f(x, [1]).
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _noted(args, kwargs)
-        return function(*args, **kwargs)
+        record_source_loc_in_symbol_header(tuple)()
+        # Thunder's interpreter passes bare values; wrap_const finds its record of each again.
+        by_place = [wrap_const(x) for x in args]
+        by_name = {name: wrap_const(x) for name, x in kwargs.items()}
+        recursively_proxy(*by_place, **by_name)
+        return function(*map(unwrap, by_place), **{x: unwrap(by_name[x]) for x in by_name})
 
     return call
 
@@ -252,12 +262,12 @@ def _with_one_tuple(signature: inspect.Signature, symbol: Symbol, args: Any) -> 
 
     x.tile(2, 1)  ->  x.tile((2, 1))
     """
-    kinds = [one.kind for one in signature.parameters.values()]
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
     variadic = inspect.Parameter.VAR_POSITIONAL
     first = kinds.index(variadic) if variadic in kinds else len(args)
     numbers = args[first:]
     asks_torch = OpTags.AUTO_REGISTERED in (symbol.tags or ())
-    if not (asks_torch and numbers and all(type(one) is int for one in numbers)):
+    if not (asks_torch and numbers and all(type(number) is int for number in numbers)):
         return args
     return (*args[:first], numbers)
 
@@ -278,36 +288,14 @@ def _is_taken(signature: inspect.Signature, symbol: Symbol, args: Any, kwargs: A
     return True
 
 
-def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> bool:
-    """False if Thunder's rules give the results other types than torch's, or if torch refuses."""
-    results = [one for one in _tensors(result) if isinstance(one, TensorProxy)]
-    given = [one for one in _tensors((args, kwargs)) if isinstance(one, TensorProxy)]
-    if not results or not may_differ(given):
-        return True
-    theirs = types_in_torch(symbol, args, kwargs, {})
-    return theirs is None or theirs == tuple(data_type(one.dtype) for one in results)
-
-
 def _without_views(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
     """The result; a tensor that these bound symbols only viewed, or did not make, is cloned."""
     computed: set[str] = set()
     for leaf in (part for bsym in bsyms for part in parts(bsym)):
         if leaf.sym.id not in VIEWS or reads(leaf)[0].name in computed:
-            computed.update(one.name for one in makes(leaf))
+            computed.update(x.name for x in makes(leaf))
 
-    def is_view(one: Any) -> bool:
-        return type(one) is TensorProxy and one.name not in computed
+    def is_view(x: Any) -> bool:
+        return type(x) is TensorProxy and x.name not in computed
 
-    return tree_map(lambda one: ltorch.clone(one) if is_view(one) else one, result)
-
-
-def _mark_read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
-    """Reads the tensors of which only the shape was used, by views that nothing uses.
-
-    Thunder makes an argument part of the trace only if something reads it. If two arguments are
-    the same tensor and one is not read, it confuses them with others.
-    """
-    read = {one.name for bsym in bsyms for one in reads(bsym)}
-    for one in arguments:
-        if isinstance(one, TensorProxy) and one.name not in read:
-            prims.shallow_copy(one)
+    return tree_map(lambda x: ltorch.clone(x) if is_view(x) else x, result)

@@ -43,7 +43,7 @@ def _meta(a: TensorProxy, b: TensorProxy, ends: TensorProxy) -> TensorProxy:
     check(ranks in ((2, 3, 1), (3, 2, 1), (2, 2, 1)), lambda: f"grouped_mm of ranks {ranks}")
     groups = b.shape[0] if b.ndim == 3 else a.shape[0] if a.ndim == 3 else ends.shape[0]
     fits = a.shape[-1] == b.shape[-2] and ends.shape[0] == groups
-    shapes = [tuple(one.shape) for one in (a, b, ends)]
+    shapes = [tuple(tensor.shape) for tensor in (a, b, ends)]
     check(fits, lambda: f"grouped_mm of shapes {shapes}")
     check(a.dtype == b.dtype, lambda: f"grouped_mm of {a.dtype} and {b.dtype}")
     shape = (groups,) * (a.ndim == b.ndim) + (a.shape[-2], b.shape[-1])
@@ -62,9 +62,9 @@ _weight_gradient = KERNELS.register_operator(
 
 
 def _refuses(a: Any, b: Any, ends: Any) -> Reject | None:
-    refused = refuses_tensors("a product of groups", a, b, ends)
-    is_float = data_type(a.dtype) in FLOATS
-    return refused or (None if is_float else Reject("a product of groups of no floats"))
+    if refused := refuses_tensors("a product of groups", a, b, ends):
+        return refused
+    return None if data_type(a.dtype) in FLOATS else Reject("a product of groups of no floats")
 
 
 def _forward(a: Any, b: Any, ends: Any) -> tuple[Any, Backward]:
@@ -100,7 +100,7 @@ def _grouped_mm(
 
 def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Counts over equal parts of [min, max], in the type of the input."""
-    numbers = all(isinstance(one, Number) for one in (bins, min, max))
+    numbers = all(isinstance(number, Number) for number in (bins, min, max))
     if not numbers or not min < max or bins < 1:
         return NotImplemented  # torch computes the extremes, or refuses the call
     x = ltorch.reshape(input, (-1,))

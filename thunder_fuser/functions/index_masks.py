@@ -49,35 +49,27 @@ def kind_of(mask: TensorProxy) -> str | None:
         return None
     known = _KNOWN.setdefault(get_tracectx(), {})
     if mask.name not in known:
-        known[mask.name] = _kind_of(mask)
+        # The program may run on fake tensors, or count calls of torch.
+        with _disable_current_modes():
+            values = _computed(mask)
+            known[mask.name] = None if values is None else _kind(values)
     return known[mask.name]
-
-
-def _kind_of(mask: TensorProxy) -> str | None:
-    # The program may run on fake tensors, or count calls of torch.
-    with _disable_current_modes():
-        values = _computed(mask)
-        return None if values is None else _kind(values)
 
 
 def _computed(mask: TensorProxy) -> torch.Tensor | None:
     """The mask; None if it depends on more than constants, or needs too much memory."""
     region = region_of(mask)
-    if region is None or region.inputs or not all(map(_is_constant, region.leaves)):
+    if region is None or region.inputs:
         return None
+    for leaf in region.leaves:
+        # The fuser's primitives make the same of the same operands, but for random numbers.
+        if support(leaf) is not None or leaf.sym.id in RANDOM:
+            return None
+        is_view = leaf.sym.id is PrimIDs.BROADCAST_IN_DIM
+        if not is_view and sum(map(bytes_of, makes(leaf))) > _MOST_BYTES:
+            return None
     (values,) = torch_function(region, "mask")()
     return values  # type: ignore[no-any-return]
-
-
-def _is_constant(leaf: BoundSymbol) -> bool:
-    """True for a primitive that makes the same of the same operands, in little memory.
-
-    The fuser's primitives do, but for random numbers. A broadcast needs no memory.
-    """
-    if support(leaf) is not None or leaf.sym.id in RANDOM:
-        return False
-    is_view = leaf.sym.id is PrimIDs.BROADCAST_IN_DIM
-    return is_view or sum(map(bytes_of, makes(leaf))) <= _MOST_BYTES
 
 
 def _kind(mask: torch.Tensor) -> str | None:
@@ -85,12 +77,10 @@ def _kind(mask: torch.Tensor) -> str | None:
         return None
     if mask.all():
         return ALL
-    return CAUSAL if mask.ndim > 1 and _is_causal(mask) else None
-
-
-def _is_causal(mask: torch.Tensor) -> bool:
+    if mask.ndim < 2:
+        return None
     causal = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril_()
-    return torch.equal(mask, causal.expand_as(mask))
+    return CAUSAL if torch.equal(mask, causal.expand_as(mask)) else None
 
 
 # ---- what made a tensor of the program that Thunder is tracing
@@ -148,5 +138,5 @@ def region_of(tensor: TensorProxy) -> Region | None:
     if index is None or tensor.name not in index.producers:
         return None
     region = Region(tuple(index.leaves), (), (), is_backward=False).narrowed([tensor.name])
-    made = (out.name for leaf in region.leaves for out in makes(leaf))
-    return region if all(map(index.keeps, made)) else None
+    results = (out.name for leaf in region.leaves for out in makes(leaf))
+    return region if all(map(index.keeps, results)) else None

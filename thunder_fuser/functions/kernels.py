@@ -83,8 +83,9 @@ class _Tensor:
 
     def fake(self) -> torch.Tensor:
         has_gradient = self.dtype.is_floating_point
-        given = {"dtype": self.dtype, "device": self.device, "requires_grad": has_gradient}
-        return torch.empty(self.shape, **given)
+        return torch.empty(
+            self.shape, dtype=self.dtype, device=self.device, requires_grad=has_gradient
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +97,20 @@ class _Call:
     leaves: tuple[tuple[type, Any], ...]
 
     def run(self, tensors: Iterable[torch.Tensor]) -> Any:
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(one, _Tensor) else one for _, one in self.leaves]
+        rest = iter(tensors)
+        leaves = [next(rest) if isinstance(leaf, _Tensor) else leaf for _, leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.structure)
         return getattr(torch.nn.functional, self.function)(*args, **kwargs)
 
     def fakes(self) -> list[torch.Tensor]:
-        return [one.fake() for _, one in self.leaves if isinstance(one, _Tensor)]
+        return [leaf.fake() for _, leaf in self.leaves if isinstance(leaf, _Tensor)]
 
 
 def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_Call, list[TensorProxy]]:
     leaves, structure = tree_flatten((args, kwargs))
-    tensors = [one for one in leaves if isinstance(one, TensorProxy)]
-    known = [_Tensor.of(one) if isinstance(one, TensorProxy) else one for one in leaves]
-    return _Call(function, structure, tuple((type(one), one) for one in known)), tensors
+    tensors = [leaf for leaf in leaves if isinstance(leaf, TensorProxy)]
+    known = [_Tensor.of(leaf) if isinstance(leaf, TensorProxy) else leaf for leaf in leaves]
+    return _Call(function, structure, tuple((type(leaf), leaf) for leaf in known)), tensors
 
 
 # --------------------------------------------------------------------- tracing torch's autograd
@@ -160,7 +161,7 @@ class _Traced:
 def _traced(call: _Call) -> _Traced:
     def joint(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> Any:
         results = tree_flatten(call.run(tensors))[0]
-        of = [one for one in results if one.requires_grad]
+        of = [result for result in results if result.requires_grad]
         return results, [
             torch.autograd.grad(of, [tensors[at] for at in places], gradients, retain_graph=True)
             for places in _places(len(tensors))
@@ -169,9 +170,9 @@ def _traced(call: _Call) -> _Traced:
     with _without_memory(has_gradients=True):
         tensors = call.fakes()
         results, structure = tree_flatten(call.run(tensors))
-        gradients = [torch.empty_like(one) for one in results if one.requires_grad]
+        has_gradient = [result.requires_grad for result in results]
+        gradients = [torch.empty_like(result) for result in results if result.requires_grad]
         graph = make_fx(joint)(tensors, gradients).graph
-    has_gradient = [one.requires_grad for one in results]
     return _split(call.function, graph, len(tensors), has_gradient, structure)
 
 
@@ -191,30 +192,30 @@ def _split(
     for node in graph.nodes:
         if node.target is _aten.view.default:  # the tensors of a call may have other strides
             node.target = _aten.reshape.default
-    given = [node for node in graph.nodes if node.op == "placeholder"]
-    made = next(node for node in graph.nodes if node.op == "output").args[0]
-    results, found = made[: len(has_gradient)], iter(made[len(has_gradient) :])
-    late = reached(given[count:], lambda node: node.users)
+    operands = [node for node in graph.nodes if node.op == "placeholder"]
+    outputs = next(node for node in graph.nodes if node.op == "output").args[0]
+    results, gradients = outputs[: len(has_gradient)], iter(outputs[len(has_gradient) :])
+    late = reached(operands[count:], lambda node: node.users)
     number = next(_numbers)
 
-    def is_given(node: Node) -> bool:
+    def is_read(node: Node) -> bool:
         return node.op == "placeholder" or (node not in late and node.target not in _VIEWS)
 
     backwards = tuple(
-        (_part(f"{name}_backward{at}_{number}", graph, [next(found) for _ in places], is_given),
+        (_part(f"{name}_backward{at}_{number}", graph, [next(gradients) for _ in places], is_read),
          places)
         for at, places in enumerate(_places(count))
     )  # fmt: skip
-    read = {one for part, _ in backwards for one in part.reads}
-    kept = {one.name for one in (*given, *results)}
+    read = {value for part, _ in backwards for value in part.reads}
+    kept = {node.name for node in (*operands, *results)}
     saved = [node for node in graph.nodes if node.name in read - kept]
     forward = _part(
-        f"{name}_forward_{number}", graph, [*results, *saved], lambda one: one.op == "placeholder"
+        f"{name}_forward_{number}", graph, [*results, *saved], lambda node: node.op == "placeholder"
     )
-    names = (one.name for one in given[count:])
+    names = (node.name for node in operands[count:])
     return _Traced(
-        tensors=tuple(one.name for one in given[:count]),
-        results=tuple(one.name for one in results),
+        tensors=tuple(node.name for node in operands[:count]),
+        results=tuple(node.name for node in results),
         gradients=tuple(next(names) if has else None for has in has_gradient),
         structure=structure,
         forward=forward,
@@ -224,21 +225,19 @@ def _split(
 
 def reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
     """The nodes, and all that follow them."""
-    found, todo = set[Node](), [*nodes]
+    seen, todo = set[Node](), [*nodes]
     while todo:
         node = todo.pop()
-        if node not in found:
-            found.add(node)
+        if node not in seen:
+            seen.add(node)
             todo += following(node)
-    return found
+    return seen
 
 
-def _part(
-    name: str, graph: Graph, makes: Sequence[Node], is_given: Callable[[Node], bool]
-) -> _Part:
-    needed = reached(makes, lambda node: () if is_given(node) else node.all_input_nodes)
+def _part(name: str, graph: Graph, makes: Sequence[Node], is_read: Callable[[Node], bool]) -> _Part:
+    needed = reached(makes, lambda node: () if is_read(node) else node.all_input_nodes)
     nodes = [node for node in graph.nodes if node in needed]
-    reads = [node for node in nodes if is_given(node)]
+    reads = [node for node in nodes if is_read(node)]
     part = Graph()
     copies = {node: part.placeholder(node.name) for node in reads}
     for node in nodes:
@@ -248,7 +247,7 @@ def _part(
     types = [_type_of(node.meta["val"]) for node in makes]
     symbol = kernel(
         name, GraphModule({}, part).forward,
-        lambda *tensors: tuple(TensorProxy(**one) for one in types),
+        lambda *tensors: tuple(TensorProxy(**arguments) for arguments in types),
     )  # fmt: skip
     return _Part(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
 
@@ -265,13 +264,10 @@ def kernel(name: str, function: Callable[..., Any], meta: Callable[..., Any]) ->
     )  # fmt: skip
 
 
-def _type_of(one: torch.Tensor) -> dict[str, Any]:
+def _type_of(tensor: torch.Tensor) -> dict[str, Any]:
     """The arguments of TensorProxy for such a tensor."""
-    return {
-        "shape": tuple(one.shape),
-        "dtype": to_dtype(one.dtype),
-        "device": to_device(one.device),
-    }
+    dtype, device = to_dtype(tensor.dtype), to_device(tensor.device)
+    return {"shape": tuple(tensor.shape), "dtype": dtype, "device": device}
 
 
 # ---------------------------------------------------------------------------- what Thunder calls
@@ -279,40 +275,40 @@ def _type_of(one: torch.Tensor) -> dict[str, Any]:
 
 def _refuses(*args: Any, **kwargs: Any) -> Reject | None:
     leaves = tree_flatten((args, kwargs))[0]
-    if any(isinstance(one, NumberProxy) for one in leaves):
+    if any(isinstance(leaf, NumberProxy) for leaf in leaves):
         return Reject("a function of torch with a computed number")
-    tensors = [one for one in leaves if isinstance(one, TensorProxy)]
-    is_complex = any(dtypes.is_complex_dtype(one.dtype) for one in tensors)
-    refused = Reject("complex tensors") if is_complex else None
-    return refused or refuses_tensors("a function of torch", *tensors)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, TensorProxy)]
+    if any(dtypes.is_complex_dtype(tensor.dtype) for tensor in tensors):
+        return Reject("complex tensors")
+    return refuses_tensors("a function of torch", *tensors)
 
 
 def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
     def gradient(*args: Any, **kwargs: Any) -> Any:
         call, tensors = _call_of(function, args, kwargs)
-        if not all(dtypes.is_float_dtype(one.dtype) for one in tensors):
+        if not all(dtypes.is_float_dtype(tensor.dtype) for tensor in tensors):
             return run(*args, **kwargs)  # max_pool2d of integers has no gradient
         traced = _traced(call)
         values = dict(zip(traced.tensors, tensors, strict=True))
-        made = traced.forward.symbol(*map(values.__getitem__, traced.forward.reads))
-        values |= zip(traced.forward.makes, made, strict=True)
-        results = [values[one] for one in traced.results]
+        outputs = traced.forward.symbol(*map(values.__getitem__, traced.forward.reads))
+        values |= zip(traced.forward.makes, outputs, strict=True)
+        results = [values[name] for name in traced.results]
         values |= {
             name: get_grad(result)
             for name, result in zip(traced.gradients, results, strict=True)
             if name is not None
         }
         for part, places in traced.backwards:
-            found = part.symbol(*map(values.__getitem__, part.reads))
-            for at, one in zip(places, found, strict=True):
-                put_grad(tensors[at], one)
+            gradients = part.symbol(*map(values.__getitem__, part.reads))
+            for at, of_tensor in zip(places, gradients, strict=True):
+                put_grad(tensors[at], of_tensor)
         return tree_unflatten(results, traced.structure)
 
     return gradient
 
 
 @functools.lru_cache(maxsize=4096)
-def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
+def _types_of_results(call: _Call) -> tuple[list[dict[str, Any]], Any]:
     """TensorProxy's arguments for each result of a call, and the structure of the results."""
     with _without_memory(has_gradients=False):
         results, structure = tree_flatten(call.run(call.fakes()))
@@ -321,15 +317,10 @@ def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
 
 def _meta(function: str) -> Callable[..., Any]:
     def meta(*args: Any, **kwargs: Any) -> Any:
-        types, structure = _types_made(_call_of(function, args, kwargs)[0])
-        return tree_unflatten([TensorProxy(**one) for one in types], structure)
+        types, structure = _types_of_results(_call_of(function, args, kwargs)[0])
+        return tree_unflatten([TensorProxy(**arguments) for arguments in types], structure)
 
     return meta
-
-
-def _printable(leaf: Any) -> Any:
-    """The leaf; a torch.Size as a tuple, which Thunder can print as Python."""
-    return tuple(leaf) if isinstance(leaf, torch.Size) else leaf
 
 
 def _convolution(function: str) -> Table:
@@ -346,19 +337,13 @@ def _biased(
     """On a GPU: conv2d(x, w, b)  ->  conv2d(x, w) + b, in a region with what reads it.
 
     cuDNN rounds the convolution and then adds the bias in another kernel, and torch sums the bias's
-    gradient in a third one.
+    gradient in a third one. Thunder's symbol refuses a bias of another shape.
     """
-    if not _adds_bias(weight, bias):
+    is_row = isinstance(bias, TensorProxy) and tuple(bias._shape) == (weight._shape[0],)
+    if not is_row or not _is_on_gpu(weight):
         return symbol(input, weight, bias, *args, **kwargs)
     result = symbol(input, weight, None, *args, **kwargs)
     return result + ltorch.reshape(as_type(bias, result.dtype), (-1, *[1] * (weight.ndim - 2)))
-
-
-def _adds_bias(weight: TensorProxy, bias: Any) -> bool:
-    """True on a GPU, for a bias of the right shape; Thunder's symbol refuses the others."""
-    if not isinstance(bias, TensorProxy) or not _is_on_gpu(weight):
-        return False
-    return bias.ndim == 1 and bias._shape[0] == weight._shape[0]
 
 
 def _is_on_gpu(tensor: TensorProxy) -> bool:
@@ -374,7 +359,10 @@ def _other(function: str) -> Table:
     )
 
     def rewrite(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(_printable, (args, kwargs))
+        # Thunder cannot print a torch.Size as Python.
+        args, kwargs = tree_map(
+            lambda leaf: tuple(leaf) if isinstance(leaf, torch.Size) else leaf, (args, kwargs)
+        )
         try:
             return NotImplemented if _refuses(*args, **kwargs) else op(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, NotImplementedError):
@@ -389,7 +377,7 @@ def _other(function: str) -> Table:
 
 
 KERNELS_OF_TORCH: Table = {
-    name: one
+    name: definition
     for table in (*map(_convolution, CONVOLUTIONS), *map(_other, OTHERS))
-    for name, one in table.items()
+    for name, definition in table.items()
 }

@@ -68,9 +68,10 @@ def _loss(losses: Function) -> Function:
     def call(*args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
         return _reduced(losses(*args, **kwargs), reduction)
 
-    given = inspect.signature(losses)
+    signature = inspect.signature(losses)
     last = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY, default="mean")
-    call.__signature__ = given.replace(parameters=[*given.parameters.values(), last])  # type: ignore[attr-defined]
+    parameters = [*signature.parameters.values(), last]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return rounded_once(call)
 
 
@@ -79,8 +80,8 @@ def smooth_l1_loss(input: Any, target: Any, *, beta: float = 1.0) -> Any:
     """Quadratic below beta: d * d / (2 beta), above d - beta / 2."""
     if beta < 0:
         return NotImplemented
-    apart = abs(input - target)
-    return apart if beta == 0 else _bent(apart, beta, 0.5 / beta, apart - 0.5 * beta)
+    d = abs(input - target)
+    return d if beta == 0 else _bent(d, beta, 0.5 / beta, d - 0.5 * beta)
 
 
 @rounded_once
@@ -88,17 +89,17 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     """Quadratic below delta: d * d / 2, above delta * (d - delta / 2)."""
     if delta <= 0:
         return NotImplemented
-    apart = abs(input - target)
-    return _reduced(_bent(apart, delta, 0.5, (apart - 0.5 * delta) * delta), reduction)
+    d = abs(input - target)
+    return _reduced(_bent(d, delta, 0.5, (d - 0.5 * delta) * delta), reduction)
 
 
-def _bent(apart: Any, limit: float, scale: float, far: Any) -> Any:
+def _bent(d: Any, limit: float, scale: float, far: Any) -> Any:
     """scale * d * d below the limit, and for NaN, whose gradient is NaN; `far` elsewhere.
 
     There d is squared as 0: else the gradient of the square would be 0 times infinity.
     """
-    is_far = apart >= limit
-    near = ltorch.where(is_far, 0.0, apart)
+    is_far = d >= limit
+    near = ltorch.where(is_far, 0.0, d)
     return ltorch.where(is_far, far, near * near * scale)
 
 
@@ -135,8 +136,7 @@ def nll_loss(  # noqa: PLR0917 - torch's
     """Thunder's function, with torch's defaults."""
     if (size_average, reduce) != (None, None):
         return NotImplemented
-    given = {"weight": weight, "ignore_index": ignore_index, "reduction": reduction}
-    return ltorch.nll_loss(input, target, **given)
+    return ltorch.nll_loss(input, target, weight, ignore_index=ignore_index, reduction=reduction)
 
 
 @_loss
@@ -227,8 +227,8 @@ class _BinaryCrossEntropy:
             return Reject(f"{name} with arguments that torch has deprecated or refuses")
         if refused := refuses_floats(name, self.input, self.target, self.weight):
             return refused
-        others = [one for one in (self.target, self.weight) if one is not None]
-        same = all(one.shape == self.input.shape for one in others)
+        others = [tensor for tensor in (self.target, self.weight) if tensor is not None]
+        same = all(tensor.shape == self.input.shape for tensor in others)
         return None if same else Reject(f"{name} of tensors of several shapes")
 
 
@@ -357,8 +357,8 @@ class _CrossEntropy:
         hit = columns == _column(self.target)
         if self.weight is None:
             # A where between two numbers would be float32.
-            found = softmax - as_type(hit, softmax.dtype) * kept
-            return found - self.shift if self.label_smoothing else found
+            softmax = softmax - as_type(hit, softmax.dtype) * kept
+            return softmax - self.shift if self.label_smoothing else softmax
         at_target = _column(rows.of_target * kept)
         pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)
         if self.label_smoothing:

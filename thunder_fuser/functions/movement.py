@@ -38,10 +38,10 @@ from thunder_fuser.trace.op import Reject
 Shape = tuple[int, ...]
 
 
-def _tuple(given: Any) -> tuple[Any, ...]:
-    if given is None:
+def _tuple(numbers: Any) -> tuple[Any, ...]:
+    if numbers is None:
         return ()
-    return tuple(given) if isinstance(given, Sequence) else (given,)
+    return tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
 
 
 def swapaxes(input: Any, dim0: int, dim1: int) -> Any:
@@ -90,15 +90,13 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
         return ltorch.reshape(roll(ltorch.flatten(input), shifts, 0), input.shape)
     if len(shifts) != len(dims) or not input.ndim:
         return NotImplemented
-    for shift, dim in zip(shifts, dims, strict=True):
-        input = _rolled(input, shift, canonicalize_dim(input.ndim, dim))
+    for shift, along in zip(shifts, dims, strict=True):
+        dim = canonicalize_dim(input.ndim, along)
+        size = input.shape[dim]
+        if cut := -shift % size:
+            ends = [_sliced(input, dim, cut, size), _sliced(input, dim, 0, cut)]
+            input = ltorch.cat(ends, dim)
     return input
-
-
-def _rolled(x: Any, shift: int, dim: int) -> Any:
-    size = x.shape[dim]
-    cut = -shift % size
-    return x if not cut else ltorch.cat([_sliced(x, dim, cut, size), _sliced(x, dim, 0, cut)], dim)
 
 
 def tile(input: Any, *dims: Any) -> Any:
@@ -124,8 +122,8 @@ def diff(
     if not input.ndim or n < 0 or "bool" in str(input.dtype):
         return NotImplemented
     dim = canonicalize_dim(input.ndim, dim)
-    parts = [one for one in (prepend, input, append) if one is not None]
-    if any(one.ndim != input.ndim for one in parts):
+    parts = [part for part in (prepend, input, append) if part is not None]
+    if any(part.ndim != input.ndim for part in parts):
         return NotImplemented
     x = ltorch.cat(parts, dim) if len(parts) > 1 else input
     for _ in range(min(n, x.shape[dim])):
@@ -140,8 +138,8 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     if input.ndim < 3 or r < 1 or input.shape[-3] % (r * r):
         return NotImplemented
     *batch, channels, height, width = input.shape
-    apart = (*batch, channels // r**2, r, r, height, width)
-    return _shuffled(input, apart, (0, 3, 1, 4, 2), (channels // r**2, height * r, width * r))
+    split = (*batch, channels // r**2, r, r, height, width)
+    return _shuffled(input, split, (0, 3, 1, 4, 2), (channels // r**2, height * r, width * r))
 
 
 def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
@@ -150,8 +148,8 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     if input.ndim < 3 or r < 1 or input.shape[-1] % r or input.shape[-2] % r:
         return NotImplemented
     *batch, channels, height, width = input.shape
-    apart = (*batch, channels, height // r, r, width // r, r)
-    return _shuffled(input, apart, (0, 2, 4, 1, 3), (channels * r**2, height // r, width // r))
+    split = (*batch, channels, height // r, r, width // r, r)
+    return _shuffled(input, split, (0, 2, 4, 1, 3), (channels * r**2, height // r, width // r))
 
 
 def channel_shuffle(input: Any, groups: int) -> Any:
@@ -159,16 +157,16 @@ def channel_shuffle(input: Any, groups: int) -> Any:
     if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
         return NotImplemented
     batch, channels, *rest = input.shape
-    apart, order = (batch, groups, channels // groups, *rest), (1, 0, *range(2, input.ndim))
-    return _shuffled(input, apart, order, input.shape[1:])
+    split, order = (batch, groups, channels // groups, *rest), (1, 0, *range(2, input.ndim))
+    return _shuffled(input, split, order, input.shape[1:])
 
 
-def _shuffled(x: Any, apart: Shape, order: Shape, shape: Shape) -> Any:
-    """x reshaped to `apart`, with its last dimensions in this order, then reshaped to `shape`."""
-    batch = len(apart) - len(order)
+def _shuffled(x: Any, split: Shape, order: Shape, shape: Shape) -> Any:
+    """x reshaped to `split`, with its last dimensions in this order, then reshaped to `shape`."""
+    batch = len(split) - len(order)
     places = (*range(batch), *(batch + dim for dim in order))
-    moved = ltorch.clone(ltorch.permute(ltorch.reshape(x, apart), places))
-    return ltorch.reshape(moved, (*apart[:batch], *shape))
+    moved = ltorch.clone(ltorch.permute(ltorch.reshape(x, split), places))
+    return ltorch.reshape(moved, (*split[:batch], *shape))
 
 
 def new_full(
@@ -189,31 +187,30 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
     ones: {rank: (the ones before the shape, the ones after it)}
     """
 
-    def shape_of(one: TensorProxy) -> Shape:
-        before, after = ones.get(one.ndim, (0, 0))
-        return (*(1,) * before, *one.shape, *(1,) * after)
+    def shape_of(tensor: TensorProxy) -> Shape:
+        before, after = ones.get(tensor.ndim, (0, 0))
+        return (*(1,) * before, *tensor.shape, *(1,) * after)
 
     def forward(tensors: Sequence[Any]) -> tuple[Any, Backward]:
         dtype, along = promoted(*tensors), min(dim, len(shape_of(tensors[0])) - 1)
-        alike = [ltorch.to(_shaped(one, shape_of(one)), dtype) for one in tensors]
+        alike = [ltorch.to(_shaped(tensor, shape_of(tensor)), dtype) for tensor in tensors]
 
         def backward(g: Any) -> Any:
-            parts = ltorch.split(g, [one.shape[along] for one in alike], along)
-            for one, part in zip(tensors, parts, strict=True):
-                if data_type(one.dtype) in FLOATS:
-                    yield one, _shaped(part, one.shape)
+            parts = ltorch.split(g, [x.shape[along] for x in alike], along)
+            for tensor, part in zip(tensors, parts, strict=True):
+                if data_type(tensor.dtype) in FLOATS:
+                    yield tensor, _shaped(part, tensor.shape)
 
         return ltorch.cat(alike, along), backward
 
-    return with_gradient(_refuses_stack, forward)
+    def refuses(tensors: Any, **named: Any) -> Reject | None:
+        if named or not isinstance(tensors, Sequence):
+            return Reject("a stack with other arguments than a sequence")
+        plain = all(type(x) is TensorProxy for x in tensors)
+        taken = plain and all(data_type(x.dtype) in ANY and x.numel for x in tensors)
+        return None if taken else Reject("a stack of other than plain, real tensors with elements")
 
-
-def _refuses_stack(tensors: Any, **named: Any) -> Reject | None:
-    if named or not isinstance(tensors, Sequence):
-        return Reject("a stack with other arguments than a sequence")
-    plain = all(type(one) is TensorProxy for one in tensors)
-    taken = plain and all(data_type(one.dtype) in ANY and one.numel for one in tensors)
-    return None if taken else Reject("a stack of other than plain, real tensors with elements")
+    return with_gradient(refuses, forward)
 
 
 def _shaped(x: Any, shape: Shape) -> Any:
@@ -246,8 +243,8 @@ MOVEMENT: Table = {
     **rewrites("torch.Tensor.", repeat),
     **rewrites(
         "Tensor.", new_full,
-        new_ones=lambda input, *size, **given: new_full(input, size, 1, **given),
-        new_zeros=lambda input, *size, **given: new_full(input, size, 0, **given),
+        new_ones=lambda input, *size, **options: new_full(input, size, 1, **options),
+        new_zeros=lambda input, *size, **options: new_full(input, size, 0, **options),
     ),
     **rewrites(
         "torch.", narrow, swapaxes, may_be_view=True,

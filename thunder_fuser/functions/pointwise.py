@@ -55,19 +55,15 @@ from thunder_fuser.trace.op import Reject
 
 def clip(input: Any, min: Any = None, max: Any = None) -> Any:
     """As ltorch.clamp, but elements equal to a bound keep their gradient, as in torch."""
-    bounds = [one for one in (min, max) if one is not None]
-    if not bounds or not all(_is_bound(input, one) for one in bounds):
+    bounds = [bound for bound in (min, max) if bound is not None]
+    numbers = [bound.value if is_known_number(bound) else bound for bound in bounds]
+    floats = [number for number in numbers if isinstance(number, float)]
+    # torch ignores NaN as a single bound, and promotes integers with a float bound.
+    is_other = any(map(math.isnan, floats)) or (floats and not dtypes.is_float_dtype(input.dtype))
+    if not bounds or is_other:
         return NotImplemented
     result = input if min is None else _bounded(input, min, ltorch.ge)
     return result if max is None else _bounded(result, max, ltorch.le)
-
-
-def _is_bound(x: Any, bound: Any) -> bool:
-    """False for NaN, which torch ignores as a single bound, and for float bounds of integers."""
-    number = bound.value if is_known_number(bound) else bound
-    if not isinstance(number, float):
-        return True
-    return dtypes.is_float_dtype(x.dtype) and not math.isnan(number)
 
 
 def _bounded(x: Any, bound: Any, within: Function) -> Any:
@@ -86,8 +82,7 @@ def copysign(input: Any, other: Any) -> Any:
 
 def lerp(input: Any, end: Any, weight: Any) -> Any:
     """Thunder's function, after the broadcast that it lacks. torch refuses several types."""
-    tensors = [one for one in (input, end, weight) if isinstance(one, TensorProxy)]
-    if len({one.dtype for one in tensors}) > 1:
+    if len({x.dtype for x in (input, end, weight) if isinstance(x, TensorProxy)}) > 1:
         return NotImplemented
     operands = maybe_broadcast(input, end, weight, treat_cpu_scalar_tensors_as_numbers=False)
     return ltorch.lerp(*operands)
@@ -139,22 +134,19 @@ def _pair(value: Function, gradients: Function) -> Composite:
         both = as_type(x, kind), as_type(y, kind)
 
         def backward(g: Any) -> Any:
-            for one, found in zip((x, y), gradients(*both, as_type(g, kind)), strict=True):
-                yield one, sum_to(found, one.shape)
+            for operand, gradient in zip((x, y), gradients(*both, as_type(g, kind)), strict=True):
+                yield operand, sum_to(gradient, operand.shape)
 
-        return as_type(value(*both), _type_of_both(x, y)), backward
+        # 0-dim tensors count only if both are 0-dim.
+        ranked = [operand for operand in (x, y) if operand.ndim] or [x, y]
+        types = {dtypes.to_strong_dtype(operand.dtype) for operand in ranked}
+        common = types.pop() if len(types) == 1 else _FLOATS[dtypes.float64 in types]
+        return as_type(value(*both), common), backward
 
     def refuses(x: Any, y: Any, **named: Any) -> Reject | None:
         return Reject("more arguments than two") if named else refuses_floats("a function", x, y)
 
     return with_gradient(refuses, forward)
-
-
-def _type_of_both(x: TensorProxy, y: TensorProxy) -> dtypes.dtype:
-    """The common type; 0-dim tensors count only if both are 0-dim."""
-    ranked = [one for one in (x, y) if one.ndim] or [x, y]
-    types = {dtypes.to_strong_dtype(one.dtype) for one in ranked}
-    return types.pop() if len(types) == 1 else _FLOATS[dtypes.float64 in types]
 
 
 def _logarithmic(log: Function, pole: float) -> Composite:
@@ -174,13 +166,13 @@ def _logarithmic(log: Function, pole: float) -> Composite:
 def _logaddexp(x: Any, y: Any) -> Any:
     """log(exp(x) + exp(y)); equal infinities are their own sum."""
     same = (x == y) & ltorch.isinf(x)
-    apart = ltorch.where(same, 0.0, x - y)
-    return ltorch.maximum(x, y) + ltorch.log1p(ltorch.exp(-abs(apart)))
+    difference = ltorch.where(same, 0.0, x - y)
+    return ltorch.maximum(x, y) + ltorch.log1p(ltorch.exp(-abs(difference)))
 
 
 def _logaddexp_gradients(x: Any, y: Any, g: Any) -> tuple[Any, Any]:
-    apart = y - x
-    return g / (1.0 + ltorch.exp(apart)), g / (1.0 + ltorch.exp(-apart))
+    difference = y - x
+    return g / (1.0 + ltorch.exp(difference)), g / (1.0 + ltorch.exp(-difference))
 
 
 # ------------------------------------------------------------------------------------ activations
@@ -193,25 +185,26 @@ def _activation(curve: Callable[..., Curve]) -> Composite:
     """The Composite f(x, *numbers, inplace=False) of curve(x, *numbers)."""
     names = (*list(inspect.signature(curve).parameters)[1:], "inplace")
 
-    def numbers_of(given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    def numbers_of(listed: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """{name: number}, with `inplace`; True becomes 1."""
-        every = {**dict(zip(names, given, strict=False)), **named}
-        return {name: one + 0 if isinstance(one, bool) else one for name, one in every.items()}
+        every = {**dict(zip(names, listed, strict=False)), **named}
+        return {name: x + 0 if isinstance(x, bool) else x for name, x in every.items()}
 
-    def forward(x: Any, *given: Any, **named: Any) -> tuple[Any, Backward]:
-        numbers = numbers_of(given, named)
+    def forward(x: Any, *listed: Any, **named: Any) -> tuple[Any, Backward]:
+        numbers = numbers_of(listed, named)
         inplace = numbers.pop("inplace", 0)
         y, slope = curve(wide(x), **numbers)
         result = as_type(y, x.dtype)
         result = ltorch._copy_(x, result) if inplace else result
         return result, lambda g: [(x, as_type(g, y.dtype) * slope())]
 
-    def refuses(x: Any, *given: Any, **named: Any) -> Reject | None:
-        if not all(isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):
+    def refuses(x: Any, *listed: Any, **named: Any) -> Reject | None:
+        numbers = (*listed, *named.values())
+        if not all(isinstance(number, (int, float, NoneType)) for number in numbers):
             return Reject("a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
             return Reject("an operand that is not a plain tensor of floats")
-        if curve is _celu and not numbers_of(given, named).get("alpha", 1):
+        if curve is _celu and not numbers_of(listed, named).get("alpha", 1):
             return Reject("celu that divides by zero")  # torch raises, and so it should
         return None
 
@@ -268,8 +261,7 @@ def _mish(x: Any) -> Curve:
 def _entr(x: Any) -> Curve:
     """-x log(x), 0 at 0, -infinity below."""
     rest = ltorch.where(x < 0, -math.inf, 0.0)
-    y = ltorch.where(x <= 0, rest, -x * ltorch.log(x))
-    return y, lambda: -1.0 - ltorch.log(x)
+    return ltorch.where(x <= 0, rest, -x * ltorch.log(x)), lambda: -1.0 - ltorch.log(x)
 
 
 def _logit(x: Any, eps: Any = None) -> Curve:

@@ -12,8 +12,6 @@ LSTM it differentiates the last one alone.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping
 from typing import Any
 
 import thunder.torch as ltorch
@@ -21,49 +19,37 @@ import thunder.torch as ltorch
 from thunder_fuser.functions.define import Function, Table, rewrites
 
 
-def _products(input: Any, hx: Any, weights: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What the input and the state give to the gates: twice [N, gates * H]."""
-    of_input = ltorch.linear(input, weights["w_ih"], weights["b_ih"])
-    return of_input, ltorch.linear(hx, weights["w_hh"], weights["b_hh"])
+def _cell(gates: Function) -> Function:
+    """torch's cell of gates(x w + b, h u + d, hx): two products [N, gates * H], and the state."""
 
-
-def lstm_cell(input: Any, hx: Any, weights: Mapping[str, Any]) -> Any:
-    """The next state and memory, of hx = (state, memory)."""
-    state, memory = hx
-    of_input, of_state = _products(input, state, weights)
-    i, f, g, o = ltorch.chunk(of_input + of_state, 4, 1)
-    memory = ltorch.sigmoid(f) * memory + ltorch.sigmoid(i) * ltorch.tanh(g)
-    return ltorch.sigmoid(o) * ltorch.tanh(memory), memory
-
-
-def gru_cell(input: Any, hx: Any, weights: Mapping[str, Any]) -> Any:
-    """The next state."""
-    of_input, of_state = (ltorch.chunk(one, 3, 1) for one in _products(input, hx, weights))
-    (x_r, x_z, x_n), (h_r, h_z, h_n) = of_input, of_state
-    new = ltorch.tanh(x_n + ltorch.sigmoid(x_r + h_r) * h_n)
-    return (hx - new) * ltorch.sigmoid(x_z + h_z) + new
-
-
-def _rnn_cell(activation: Function) -> Function:
-    def cell(input: Any, hx: Any, weights: Mapping[str, Any]) -> Any:
-        return activation(operator.add(*_products(input, hx, weights)))
-
-    return cell
-
-
-def _with_names_of_torch(cell: Function) -> Function:
     def call(  # noqa: PLR0917 - torch's
         input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
     ) -> Any:
-        return cell(input, hx, {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh})
+        of_input = ltorch.linear(input, w_ih, b_ih)
+        state = hx[0] if isinstance(hx, (tuple, list)) else hx
+        return gates(of_input, ltorch.linear(state, w_hh, b_hh), hx)
 
     return call
 
 
+def _lstm(of_input: Any, of_state: Any, hx: Any) -> Any:
+    """The next state and memory, of hx = (state, memory)."""
+    i, f, g, o = ltorch.chunk(of_input + of_state, 4, 1)
+    memory = ltorch.sigmoid(f) * hx[1] + ltorch.sigmoid(i) * ltorch.tanh(g)
+    return ltorch.sigmoid(o) * ltorch.tanh(memory), memory
+
+
+def _gru(of_input: Any, of_state: Any, hx: Any) -> Any:
+    """The next state."""
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = (ltorch.chunk(x, 3, 1) for x in (of_input, of_state))
+    new = ltorch.tanh(x_n + ltorch.sigmoid(x_r + h_r) * h_n)
+    return (hx - new) * ltorch.sigmoid(x_z + h_z) + new
+
+
 RECURRENT: Table = rewrites(
     "torch.",
-    gru_cell=_with_names_of_torch(gru_cell),
-    lstm_cell=_with_names_of_torch(lstm_cell),
-    rnn_relu_cell=_with_names_of_torch(_rnn_cell(ltorch.relu)),
-    rnn_tanh_cell=_with_names_of_torch(_rnn_cell(ltorch.tanh)),
+    gru_cell=_cell(_gru),
+    lstm_cell=_cell(_lstm),
+    rnn_relu_cell=_cell(lambda of_input, of_state, hx: ltorch.relu(of_input + of_state)),
+    rnn_tanh_cell=_cell(lambda of_input, of_state, hx: ltorch.tanh(of_input + of_state)),
 )

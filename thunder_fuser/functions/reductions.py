@@ -85,8 +85,8 @@ def _min(input: Any, other: Any = None) -> Any:
 
 
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    given = _dims(input, dim), keepdim
-    return ltorch.amin(input, *given), ltorch.amax(input, *given)
+    dim = _dims(input, dim)
+    return ltorch.amin(input, dim, keepdim), ltorch.amax(input, dim, keepdim)
 
 
 @rounded_once
@@ -104,14 +104,15 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     source = source if alpha == 1 else source * alpha
     if input.ndim:
         return ltorch.index_add(input, dim, index, source)
-    one, index, source = (ltorch.reshape(x, (1,)) for x in (input, index, source))
-    return ltorch.reshape(ltorch.index_add(one, 0, index, source), ())
+    row, index, source = (ltorch.reshape(x, (1,)) for x in (input, index, source))
+    return ltorch.reshape(ltorch.index_add(row, 0, index, source), ())
 
 
-def _spread(of_real: Function, of_complex: Function) -> Function:
+def _spread(of_real: Function, *, root: bool = False, with_mean: bool = False) -> Function:
     """With torch's signatures: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction.
 
-    Complex numbers have a function of their own: Thunder's gradient would be that of real ones.
+    The variance of complex numbers is the sum of those of the real and the imaginary part: the
+    gradient of Thunder's function would be that of real numbers.
     """
 
     def call(
@@ -122,27 +123,14 @@ def _spread(of_real: Function, of_complex: Function) -> Function:
             dim, unbiased = None, dim
         if correction is None:
             correction = 1 if unbiased is None else int(unbiased)
-        function = of_complex if dtypes.is_complex_dtype(input.dtype) else of_real
-        return function(input, dim, keepdim=keepdim, correction=correction)
-
-    return call
-
-
-def _complex_var(x: Any, dim: Any, **given: Any) -> Any:
-    """The variance: the sum of those of the real and the imaginary part."""
-    re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(x), ltorch.imag(x)))
-    return re + im
-
-
-def _complex_var_mean(x: Any, dim: Any, keepdim: bool, correction: Any) -> Any:
-    variance = _complex_var(x, dim, keepdim=keepdim, correction=correction)
-    return variance, ltorch.mean(x, dim, keepdim)
-
-
-def _std_mean(var_mean: Function, root: Function) -> Function:
-    def call(*args: Any, **given: Any) -> Any:
-        variance, mean = var_mean(*args, **given)
-        return root(variance), mean
+        numbers = {"keepdim": keepdim, "correction": correction}
+        if not dtypes.is_complex_dtype(input.dtype):
+            result = of_real(input, dim, **numbers)
+            return (ltorch.sqrt(result[0]), result[1]) if root and with_mean else result
+        parts = ltorch.real(input), ltorch.imag(input)
+        re, im = (ltorch.var(part, dim, **numbers) for part in parts)
+        result = _root(re + im) if root else re + im
+        return (result, ltorch.mean(input, dim, keepdim)) if with_mean else result
 
     return call
 
@@ -187,13 +175,13 @@ class _Norm:
         """The axes that are normalised."""
         return tuple(range(self.x.ndim - len(self.normalized_shape), self.x.ndim))
 
-    def wide(self, one: TensorProxy) -> Any:
+    def wide(self, tensor: TensorProxy) -> Any:
         """A tensor in the type that the norm is computed in."""
-        return as_type(one, compute_type(self.x))
+        return as_type(tensor, compute_type(self.x))
 
-    def mean(self, one: Any) -> Any:
+    def mean(self, values: Any) -> Any:
         """The mean of each row, [..., 1]."""
-        return ltorch.mean(one, self.row, keepdim=True)
+        return ltorch.mean(values, self.row, keepdim=True)
 
     def forward(self) -> tuple[Any, Backward]:
         x = self.wide(self.x)
@@ -235,10 +223,10 @@ class _Norm:
             return refused
         if not shape or shape != tuple(x._shape[-len(shape) :]):
             return Reject("a norm with arguments that torch refuses")
-        parameters = [one for one in (self.weight, self.bias) if one is not None]
-        if any(tuple(one._shape) != shape for one in parameters):
+        parameters = [tensor for tensor in (self.weight, self.bias) if tensor is not None]
+        if any(tuple(parameter._shape) != shape for parameter in parameters):
             return Reject("a norm with parameters of another shape than a row")
-        if any(one.dtype.bytes > compute_type(x).bytes for one in parameters):
+        if any(parameter.dtype.bytes > compute_type(x).bytes for parameter in parameters):
             return Reject("a norm with parameters of a wider type than it computes in")
         return None if isinstance(self.eps, (int, float)) else Reject("a norm with a computed eps")
 
@@ -269,12 +257,10 @@ REDUCTIONS: Table = {
     ),
     **rewrites(
         "torch.", of_complex=True,
-        std=_spread(ltorch.std, lambda *args, **given: _root(_complex_var(*args, **given))),
-        std_mean=_spread(
-            _std_mean(ltorch.var_mean, ltorch.sqrt), _std_mean(_complex_var_mean, _root)
-        ),
-        var=_spread(ltorch.var, _complex_var),
-        var_mean=_spread(ltorch.var_mean, _complex_var_mean),
+        std=_spread(ltorch.std, root=True),
+        std_mean=_spread(ltorch.var_mean, root=True, with_mean=True),
+        var=_spread(ltorch.var),
+        var_mean=_spread(ltorch.var_mean, with_mean=True),
     ),
     **rewrites("torch.linalg.", ltorch.matmul, vector_norm),
     **rewrites("torch.special.", ltorch.logsumexp, ltorch.softmax),

@@ -97,7 +97,7 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
     a group fits on chip.
 
     Under `repeatable` no sum may depend on its surroundings, so the trace makes this choice
-    (trace/rewrites/two_stage_sums.py).
+    (trace/rewrites/rfactor.py).
     """
     dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
     if len(dims) < 2 or not any(isinstance(axes, tuple) and len(axes) > 1 for axes in dims):

@@ -71,7 +71,14 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
     """The trace with the policy's cut made; unchanged, and None, if it has no backward."""
     if not prepared.has_backward:
         return prepared, None
-    forward = forward_of(prepared.flow)
+    ops, read = prepared.ops, _Reader(prepared.flow)
+    of_forward = [op for op in ops if not op.is_backward and not op.is_return]
+    arguments = {
+        proxy.name: bytes_of(proxy)
+        for op in of_forward if op.bsym.sym.id in _GIVERS for proxy in op.makes
+    }  # fmt: skip
+    operations = (read.operation(op) for op in of_forward if op.bsym.sym.id not in _GIVERS)
+    forward = Forward(tuple(operations), arguments)
     decided = plan(forward, policy, Machine.of(prepared.target))
     again = [value.name for at in decided.again for value in forward.operations[at].outputs]
     repeater = Repeater(prepared, again, lambda _, reader: reader.in_backward)
@@ -85,18 +92,6 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
 # ------------------------------------------------------------------------- a trace as a Forward
 
 _GIVERS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
-
-
-def forward_of(flow: DataFlow) -> Forward:
-    """The forward, and what the backward needs of it."""
-    read = _Reader(flow)
-    ops = [op for op in flow.ops if not op.is_backward and not op.is_return]
-    arguments = {
-        proxy.name: bytes_of(proxy)
-        for op in ops if op.bsym.sym.id in _GIVERS for proxy in op.makes
-    }  # fmt: skip
-    operations = (read.operation(op) for op in ops if op.bsym.sym.id not in _GIVERS)
-    return Forward(tuple(operations), arguments)
 
 
 def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
@@ -113,7 +108,8 @@ class _Reader:
 
     def __init__(self, flow: DataFlow) -> None:
         ops = flow.ops
-        returned = _gradients(ops[-1])
+        gradients = tree_iter(ops[-1].bsym.args[0].get("output"))
+        returned = {proxy.name for proxy in gradients if isinstance(proxy, Proxy)}
         self.needed = returned | {name for op in ops if op.in_backward for name in op.read_names}
         self.written = flow.written
         forward = flow.of_forward
@@ -160,24 +156,19 @@ class _Reader:
             return "it reads or makes a tensor that is written in place"
         if _NO_REPEAT.intersection(op.bsym.sym.tags or ()) - {OpTags.REDUCTION_OP}:
             return f"Thunder's tags of {op.bsym.sym.name}"
-        return next(filter(None, map(_refuse_primitive, op.leaves)), "")
-
-
-def _refuse_primitive(leaf: BoundSymbol) -> str:
-    if leaf.sym.id in _STATEFUL:
-        return "random numbers from a hidden state"
-    row = _row(leaf)
-    if row is not None and row.kind is OpKind.EXTERNAL:
-        return f"torch runs {leaf.sym.name}"
-    tags = _NO_REPEAT.intersection(leaf.sym.tags or ())
-    if not (tags or leaf.sym.id in _SCANS) or _is_trivial_reduction(leaf):
+        for leaf in op.leaves:
+            if leaf.sym.id in _STATEFUL:
+                return "random numbers from a hidden state"
+            row = _row(leaf)
+            if row is not None and row.kind is OpKind.EXTERNAL:
+                return f"torch runs {leaf.sym.name}"
+            tags = _NO_REPEAT.intersection(leaf.sym.tags or ())
+            tensors = (p for p in (*reads(leaf), *makes(leaf)) if isinstance(p, TensorProxy))
+            # A reduction over axes of size 1 has nothing to add.
+            is_trivial = OpTags.REDUCTION_OP in tags and len({*map(elements_of, tensors)}) == 1
+            if (tags or leaf.sym.id in _SCANS) and not is_trivial:
+                return f"{leaf.sym.name}, a reduction or scan"
         return ""
-    return f"{leaf.sym.name}, a reduction or scan"
-
-
-def _gradients(op: Op) -> set[str]:
-    """The names of the gradients that the backward returns."""
-    return {p.name for p in tree_iter(op.bsym.args[0].get("output")) if isinstance(p, Proxy)}
 
 
 def _operations(leaf: BoundSymbol) -> int:
@@ -192,10 +183,3 @@ def _operations(leaf: BoundSymbol) -> int:
 
 def _row(leaf: BoundSymbol) -> OpRow | None:
     return OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
-
-
-def _is_trivial_reduction(bsym: BoundSymbol) -> bool:
-    """True for a reduction over axes of size 1: there is nothing to add."""
-    tensors = (p for p in (*reads(bsym), *makes(bsym)) if isinstance(p, TensorProxy))
-    sizes = set(map(elements_of, tensors))
-    return len(sizes) == 1 and OpTags.REDUCTION_OP in (bsym.sym.tags or ())

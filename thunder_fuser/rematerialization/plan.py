@@ -235,7 +235,12 @@ class _Problem:
 
 def tags_of(forward: Forward, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
-    streams = _read_by_later_regions(forward)
+    region = {value.name: op.region for op in forward.operations for value in op.outputs}
+    streams = {  # results of a region that another region of the forward reads
+        name
+        for op in forward.operations if not op.refusal
+        for name in op.inputs if region.get(name, op.region) != op.region
+    }  # fmt: skip
     sizes = {_MANY: _FIRST, **forward.arguments}  # of kept values, which are read themselves
     sources: dict[str, frozenset[str]] = {}  # of the others: the values read to recompute them
     stage: dict[str, int] = {}
@@ -257,13 +262,3 @@ def tags_of(forward: Forward, stages: int) -> dict[str, Tags]:
                 sources[value.name], stage[value.name] = read, before + (WIDER in tags)
             tags_by_name[value.name] = frozenset(tags)
     return tags_by_name
-
-
-def _read_by_later_regions(forward: Forward) -> set[str]:
-    """Results of a region that another region of the forward reads."""
-    region = {value.name: op.region for op in forward.operations for value in op.outputs}
-    return {
-        name
-        for op in forward.operations if not op.refusal
-        for name in op.inputs if region.get(name, op.region) != op.region
-    }  # fmt: skip

@@ -32,43 +32,36 @@ def options_of_jit() -> dict[str, Value]:
     data = get_compile_data()
     if data is None:
         return {}
+    known = [_KEYWORD + name for name in OPTIONS]
     for name in data.compile_options:
-        _check_keyword(name)
-    asked = {
+        if name.startswith(_KEYWORD) and name not in known:
+            raise unknown_name("thunder.jit", name, known)
+        if name in OPTIONS and first_time(("keyword", name)):
+            text = f"thunder.jit({name}=...) sets no option of the fuser; write"
+            warn_at("", f"{text} {_KEYWORD}{name}=...", OptionWarning)
+    keywords = {
         name: get_compile_option(_KEYWORD + name, row.help) for name, row in OPTIONS.items()
     }
     return {
         name: OPTIONS[name].parse(value)
-        for name, value in asked.items() if value is not None
+        for name, value in keywords.items() if value is not None
     }
 
 
-def _check_keyword(name: str) -> None:
-    known = [_KEYWORD + one for one in OPTIONS]
-    if name.startswith(_KEYWORD) and name not in known:
-        raise unknown_name("thunder.jit", name, known)
-    if name in OPTIONS and first_time(("keyword", name)):
-        warn_at(
-            "",
-            f"thunder.jit({name}=...) sets no option of the fuser; write {_KEYWORD}{name}=...",
-            OptionWarning,
-        )
-
-
-def check_options(given: Mapping[str, Value]) -> None:
-    """Raises OptionError for the first bad value, in force or given; warns of each environment
+def check_options(of_jit: Mapping[str, Value]) -> None:
+    """Raises OptionError for the first bad value, in force or of a jit; warns of each environment
     variable that looks like an option and is none."""
-    for name, value in (*((name, option(name)) for name in OPTIONS), *given.items()):
+    for name, value in (*((name, option(name)) for name in OPTIONS), *of_jit.items()):
         _check(name, value)
-    for name, found in unknown_variables().items():
+    for name, near in unknown_variables().items():
         if first_time(("variable", name)):
-            warn_at("", unknown(name, found), OptionWarning)
+            warn_at("", unknown(name, near), OptionWarning)
 
 
-def unknown(name: str, found: str) -> str:
-    """The message on an environment variable that is no option."""
-    near = f"; did you mean {found}?" if found else "; see python -m thunder_fuser env"
-    return f"The environment variable {name} is no option of the fuser{near}"
+def unknown(name: str, near: str) -> str:
+    """The message on an environment variable that is no option. near: an option's, or empty."""
+    advice = f"did you mean {near}?" if near else "see python -m thunder_fuser env"
+    return f"The environment variable {name} is no option of the fuser; {advice}"
 
 
 def problem_of(name: str) -> str:
@@ -94,7 +87,7 @@ def _check_prefix(value: Value) -> None:
 def _check_dump(value: Value) -> None:
     """Checks the folder without making it: one that does not exist needs a writable parent."""
     path = Path(str(value))
-    above = next(one for one in (path, *path.absolute().parents) if one.exists())
+    above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if value and not (above.is_dir() and os.access(above, os.W_OK)):
         expected = "a folder that can be written"
         raise OptionError("option dump", expected=expected, got=f"{path} (below {above})")

@@ -75,8 +75,8 @@ def _in_graph(frame: Any, text: str) -> Place | None:
         return None
     if module not in _NOTED:
         _NOTED[module] = {node.name: node.stack_trace or "" for node in module.graph.nodes}
-    found = _FX_LINE.findall(_NOTED[module].get(text.strip().partition(" ")[0], ""))
-    return (found[-1][0], int(found[-1][1])) if found else None
+    places = _FX_LINE.findall(_NOTED[module].get(text.strip().partition(" ")[0], ""))
+    return (places[-1][0], int(places[-1][1])) if places else None
 
 
 # ------------------------------------------------------------------------------ after it has traced
@@ -91,15 +91,15 @@ class _Line:
 
 def tag_line(bsym: BoundSymbol) -> None:
     """Tags the bound symbol with its line, for the results of its gradient rule."""
-    own = _own(bsym)
-    if own and not any(isinstance(tag, _Line) for tag in bsym.tags):
-        bsym.tags.add(_Line(own))
+    line = _noted_line(bsym)
+    if line and not any(isinstance(tag, _Line) for tag in bsym.tags):
+        bsym.tags.add(_Line(line))
 
 
 def line_of(bsym: BoundSymbol) -> str:
     """file:line; empty if unknown."""
     tagged = (tag.text for tag in bsym.tags if isinstance(tag, _Line))
-    return _own(bsym) or next(tagged, "")
+    return _noted_line(bsym) or next(tagged, "")
 
 
 def lines_of(ops: Sequence[Op]) -> dict[str, str]:
@@ -123,19 +123,18 @@ def span_of(lines: Sequence[str]) -> str:
     >>> span_of(["a.py:3", "a.py:1", "a.py:3"]), span_of(["a.py:3", "b.py:1"]), span_of([])
     ('a.py:1-3', 'a.py:3, b.py:1', '')
     """
-    found: dict[str, list[int]] = {}
+    by_file: dict[str, list[int]] = {}
     for line in filter(None, lines):
         file, _, number = line.rpartition(":")
-        found.setdefault(file, []).append(int(number))
-    return ", ".join(f"{file}:{_numbers(numbers)}" for file, numbers in found.items())
+        by_file.setdefault(file, []).append(int(number))
+    spans = ((file, min(numbers), max(numbers)) for file, numbers in by_file.items())
+    return ", ".join(
+        f"{file}:{first}" if first == last else f"{file}:{first}-{last}"
+        for file, first, last in spans
+    )
 
 
-def _numbers(found: Sequence[int]) -> str:
-    first, last = min(found), max(found)
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def _own(bsym: BoundSymbol) -> str:
+def _noted_line(bsym: BoundSymbol) -> str:
     positions = bsym.source_positions
     if bsym.source_filename is None or positions is None or positions.lineno is None:
         return ""

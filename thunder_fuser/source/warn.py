@@ -7,9 +7,9 @@ and the fuser belong to Thunder, torch and generated code.
 
 from __future__ import annotations
 
+import sys
 import traceback
 import warnings
-from types import FrameType
 
 _PASSED = frozenset({"", "torch", "thunder", "thunder_fuser", "contextlib", "functools"})
 
@@ -27,12 +27,11 @@ def line_of_the_call() -> str:
 
 
 def place_of_the_call() -> tuple[str, int] | None:
-    """File and line of the innermost frame outside of torch, Thunder and this package."""
-    frames = (frame for frame, _ in traceback.walk_stack(None))
-    frame = next((one for one in frames if not _is_passed(one)), None)
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    """File and line of the innermost frame outside of torch, Thunder and this package.
 
-
-def _is_passed(frame: FrameType) -> bool:
-    """True for frames of libraries, and of generated code, which belongs to no module."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PASSED
+    Generated code, which belongs to no module, is passed over too.
+    """
+    for frame, line in traceback.walk_stack(sys._getframe()):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _PASSED:
+            return frame.f_code.co_filename, line
+    return None

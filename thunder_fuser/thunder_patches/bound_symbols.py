@@ -38,7 +38,6 @@ SwapMap = dict[Any, Any]  # {Variable of a proxy: its replacement}
 _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
 
 
-_swap_of_thunder = BoundSymbol.from_bsym_swap_proxies
 _producers_of_thunder = utils.producers
 _print_of_thunder = codeutils.to_printable
 _map_of_thunder = utils.safe_map_flat
@@ -59,12 +58,17 @@ def answer_fast(_: Hooks) -> None:
 
 def ask_fast(_: Hooks) -> None:
     """From now on, Thunder's bound symbols use these."""
-    for name, leaves in {"flat_args": _flat_args, "flat_outs": _flat_outs}.items():
-        answer = cached_property(leaves)
+    leaves: dict[str, Callable[[BoundSymbol], list[Any]]] = {
+        "flat_args": lambda bsym: [*leaves_of((bsym.args, bsym.kwargs))],
+        "flat_outs": _flat_outs,
+    }
+    for name, function in leaves.items():
+        answer = cached_property(function)
         answer.__set_name__(BoundSymbol, name)
         setattr(BoundSymbol, name, answer)
     BoundSymbol.from_bsym_swap_proxies = _from_bsym_swap_proxies
-    BoundSymbol.gather_ctxs = _gather_ctxs
+    # The modules, functions and objects in its text; `import_ctx` finds the last.
+    BoundSymbol.gather_ctxs = lambda b: (b.import_ctx(), b._get_call_ctx(), b._object_ctx)
 
 
 def guard_fast(_: Hooks) -> None:
@@ -72,14 +76,10 @@ def guard_fast(_: Hooks) -> None:
     JitCtx.add_constraint = _add_constraint
 
 
-def _flat_args(self: BoundSymbol) -> list[Any]:
-    return [*leaves_of((self.args, self.kwargs))]
-
-
 def _flat_outs(self: BoundSymbol) -> list[Any]:
-    is_known = isinstance(self.output, (Proxy, tuple, list))
-    found = leaves_of((self.output,)) if is_known else tree_flatten_with_dataclass(self.output)[0]
-    return [*found]
+    if isinstance(self.output, (Proxy, tuple, list)):
+        return [*leaves_of((self.output,))]
+    return [*tree_flatten_with_dataclass(self.output)[0]]
 
 
 def leaves_of(values: Iterable[Any]) -> Iterator[Any]:
@@ -113,7 +113,7 @@ def _from_bsym_swap_proxies(
     if not skip_subsymbols:
         skipped = skip_inputs, skip_output, skip_subsymbols
         changes["subsymbols"] = [
-            one.from_bsym_swap_proxies(swap_map, *skipped) for one in self.subsymbols
+            part.from_bsym_swap_proxies(swap_map, *skipped) for part in self.subsymbols
         ]
     return self.from_bsym(**changes)
 
@@ -126,9 +126,9 @@ def swapped(value: Any, swap_map: SwapMap) -> Any:
     if isinstance(value, Proxy):
         return _end_of_chain(value, swap_map)
     if kind in _ROWS:
-        return kind([swapped(one, swap_map) for one in value])
+        return kind([swapped(item, swap_map) for item in value])
     if kind is dict:
-        return {key: swapped(one, swap_map) for key, one in value.items()}
+        return {key: swapped(item, swap_map) for key, item in value.items()}
     leaves, spec = tree_flatten_with_dataclass((value,))
     if len(leaves) == 1 and leaves[0] is value:
         return value
@@ -142,7 +142,7 @@ def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
     2048 writes (the sliding window of Gemma 2 in litgpt) took 60 s.
     """
     if isinstance(proxy, CollectionProxy):
-        proxy.coll = tree_map(lambda one: swapped(one, swap_map), proxy.collection())
+        proxy.coll = tree_map(lambda leaf: swapped(leaf, swap_map), proxy.collection())
     seen: set[Any] = set()
     while (key := variableify(proxy)) in swap_map and swap_map[key] is not proxy:
         baseutils.check(
@@ -158,8 +158,8 @@ def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
 def producers(trace_or_bsyms: Any, *, _map_to_numbers: bool = False) -> utils.ProxyDict:
     """{a proxy: the first bound symbol that makes it, or its place}. A bound symbol that returns
     its operand does not make it."""
-    found = utils.ProxyDict()
-    known = found._dict
+    makers = utils.ProxyDict()
+    known = makers._dict
     is_list = isinstance(trace_or_bsyms, list)
     for at, bsym in enumerate(trace_or_bsyms if is_list else trace_or_bsyms.bound_symbols):
         if bsym.sym.id in _MAKE_NOTHING:
@@ -168,29 +168,29 @@ def producers(trace_or_bsyms: Any, *, _map_to_numbers: bool = False) -> utils.Pr
         for name in [proxy.name for proxy in makes(bsym)]:
             if name not in read and name not in known:
                 known[name] = at if _map_to_numbers else bsym
-    return found
+    return makers
 
 
 def dce(trace: TraceCtx, needed_proxies: set[Any] | None = None) -> TraceCtx:
     """The trace without dead code. needed_proxies: further proxies to keep; all that are needed are
     added to it."""
     start = perf_counter_ns()
-    needed = {one.proxy.name: one.proxy for one in needed_proxies or ()}
-    needed.update((one.name, one) for one in tree_iter(trace.output) if isinstance(one, Proxy))
+    needed = {variable.proxy.name: variable.proxy for variable in needed_proxies or ()}
+    needed.update((leaf.name, leaf) for leaf in tree_iter(trace.output) if isinstance(leaf, Proxy))
     makers, kept = producers(trace)._dict, []
     for bsym in reversed(trace.bound_symbols):
-        made = (one.name for one in makes(bsym))
-        if any(name in needed and makers[name] == bsym for name in made) or _stays(bsym):
+        results = (proxy.name for proxy in makes(bsym))
+        if any(name in needed and makers[name] == bsym for name in results) or _stays(bsym):
             _drop_empty_parts(bsym)
             kept.append(bsym)
-            needed.update((one.name, one) for one in reads(bsym))
+            needed.update((proxy.name, proxy) for proxy in reads(bsym))
     if needed_proxies is not None:
         needed_proxies.update(map(Variable, needed.values()))
-    made = from_trace(trace)
-    made.bound_symbols = transform_common.remove_duplicate_number_proxies(kept[::-1])
+    live = from_trace(trace)
+    live.bound_symbols = transform_common.remove_duplicate_number_proxies(kept[::-1])
     took = (perf_counter_ns() - start) // 1_000_000
-    made.set_provenance(TraceProvenance(f"Dead Code Elimination (took {took} milliseconds)"))
-    return made
+    live.set_provenance(TraceProvenance(f"Dead Code Elimination (took {took} milliseconds)"))
+    return live
 
 
 def _stays(bsym: BoundSymbol) -> bool:
@@ -221,18 +221,13 @@ def _add_constraint(self: JitCtx, constraint: tuple[Any, ...]) -> None:
         self._constraints = every
 
 
-def _gather_ctxs(self: BoundSymbol) -> tuple[Any, Any, Any]:
-    """The modules, functions and objects in a bound symbol's text; `import_ctx` finds the last."""
-    return self.import_ctx(), self._get_call_ctx(), self._object_ctx
-
-
 def to_printable(trace: Any, value: Any, **contexts: Any) -> Any:
     """The printable form of a value; the objects that its text names are added to the contexts."""
     kind = type(value)
     if kind in _PRINTED or isinstance(value, Proxy):
         return value
     if kind in _ROWS and all(isinstance(o, Proxy) or type(o) in _SIMPLE for o in value):
-        return kind([to_printable(trace, one, **contexts) for one in value])
+        return kind([to_printable(trace, item, **contexts) for item in value])
     return {} if kind is dict and not value else _print_of_thunder(trace, value, **contexts)
 
 

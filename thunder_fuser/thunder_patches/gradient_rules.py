@@ -36,13 +36,11 @@ from thunder_fuser.thunder_patches.patch import Hooks
 Function = Callable[..., Any]
 
 
-def with_gradients(
-    function: Function, gradients: Sequence[Function | None], summed: Function
-) -> Function:
+def with_gradients(function: Function, gradients: Sequence[Function | None]) -> Function:
     """y = function(*args), with gradients(g, y, *args) for its first arguments that are tensors.
 
-    g: the gradient of y, or of the first of several results. summed(gradient, operand): the
-    gradient summed to the operand's shape.
+    g: the gradient of y, or of the first of several results. A 0-dim operand may have been
+    broadcast without an op of its own: its gradient is summed.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -50,19 +48,15 @@ def with_gradients(
         g = get_grad(y[0] if isinstance(y, tuple) else y)
         for operand, gradient in zip(args, gradients, strict=False):
             if isinstance(operand, TensorProxy) and gradient is not None:
-                put_grad(operand, summed(gradient(g, y, *args), operand))
+                dx = gradient(g, y, *args)
+                put_grad(operand, ltorch.sum(dx) if dx.ndim > operand.ndim else dx)
         return y
 
     return call
 
 
 def _with(function: Function, *gradients: Function | None) -> Function:
-    return with_gradients(function, gradients, _summed)
-
-
-def _summed(g: Any, operand: TensorProxy) -> Any:
-    """The gradient of an operand; a 0-dim one may have been broadcast without an op of its own."""
-    return ltorch.sum(g) if g.ndim > operand.ndim else g
+    return with_gradients(function, gradients)
 
 
 def _shared(g: Any, x: Any, z: Any) -> Any:

@@ -27,6 +27,7 @@ from thunder.core import interpreter
 from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
 from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as of_torch
 
 from thunder_fuser.base.threads import Bounded
@@ -50,8 +51,9 @@ def _is_on(hooks: Hooks) -> bool:
     data = hooks.compilation()
     if data is None:
         return False
-    given = data.compile_options.get("fuser_fast_tracing")
-    return bool(option("fast_tracing") if given is None else OPTIONS["fast_tracing"].parse(given))
+    keyword = data.compile_options.get("fuser_fast_tracing")
+    is_on = option("fast_tracing") if keyword is None else OPTIONS["fast_tracing"].parse(keyword)
+    return bool(is_on)
 
 
 def detour_calls_of_modules(hooks: Hooks) -> None:
@@ -80,17 +82,26 @@ def _calls_forward_alone(module: nn.Module) -> bool:
     return is_plain and not has_hooks and compiled is None and not torch._C._get_tracing_state()
 
 
+def write_graphs(_: Hooks) -> None:
+    """From now on, the forward of a graph of Dynamo that is not written yet is written by torch."""
+
+    @register_general_jit_lookaside(_LazyGraphModule.real_recompile)
+    def write(graph: Any) -> Any:
+        unwrap(graph).real_recompile()
+        return wrap_const(None)
+
+
 def detour_globals(hooks: Hooks) -> None:
     """From now on, Thunder looks a global up by one call."""
     of_thunder = interpreter.globals_lookup
 
     def look_up(scope: Any, name: Any) -> Any:
-        found = unwrap(scope)
-        if type(found) is not dict or not _is_on(hooks):
+        names = unwrap(scope)
+        if type(names) is not dict or not _is_on(hooks):
             return of_thunder(scope, name)
-        if unwrap(name) in found:
+        if unwrap(name) in names:
             return _interpret_call(dict.__getitem__, scope, name)
-        builtins = found.get("__builtins__")  # a dictionary, or in __main__ a module
+        builtins = names.get("__builtins__")  # a dictionary, or in __main__ a module
         if type(builtins) is not dict or unwrap(name) not in builtins:
             return of_thunder(scope, name)
         of_scope = _interpret_call(dict.__getitem__, scope, wrap_const("__builtins__"))
@@ -106,9 +117,9 @@ def detour_helpers(hooks: Hooks) -> None:
     def interpret(compiled: Any, running: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         helper = shortened(unwrap(function).__code__)
         if helper is not None and _is_on(hooks):
-            found = run(helper, function, args, kwargs)
-            if found is not NotImplemented:
-                return found
+            result = run(helper, function, args, kwargs)
+            if result is not NotImplemented:
+                return result
         return of_thunder(compiled, running, function, *args, **kwargs)
 
     interpreter._setup_frame_and_run_python_function = interpret

@@ -63,10 +63,10 @@ def run(helper: Helper, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    found = interpreter._interpret_call(function, *args, **kwargs)
-    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+    result = interpreter._interpret_call(function, *args, **kwargs)
+    if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
         raise _RaisedError
-    return found
+    return result
 
 
 def _raise(error: BaseException) -> None:
@@ -111,23 +111,15 @@ def _next(_: Any, iterator: Any) -> Any:
     return _method(iterator, "__next__")
 
 
-def _next_of_loop(_: Any, iterator: Any) -> Any:
-    return _call(next, iterator)
-
-
 def _next_of_sequence(_: Any, self: Any) -> Any:
     if _attribute(self, "is_reversed").value:
         return NotImplemented
     sequence, at = _attribute(self, "s"), _attribute(self, "next_pos")
     if at.value >= _call(len, sequence).value:
         _raise(StopIteration())
-    found = _item(None, sequence, at)
+    item = _item(None, sequence, at)
     _call(setattr, self, wrap_const("next_pos"), wrap_const(at.value + 1))
-    return found
-
-
-def _iter(_: Any, iterable: Any) -> Any:
-    return _method(iterable, "__iter__") if _has(iterable, "__iter__") else NotImplemented
+    return item
 
 
 def _item(_: Any, of: Any, key: Any) -> Any:
@@ -141,36 +133,28 @@ def _contains(_: Any, box: Any, item: Any) -> Any:
 def _length(_: Any, of: Any) -> Any:
     if not _has(of, "__len__"):
         return NotImplemented
-    found = _method(of, "__len__")
-    length = unwrap(found)
+    wrapped = _method(of, "__len__")
+    length = unwrap(wrapped)
     if not isinstance(length, int):
         name = type(length).__name__
         _raise(TypeError(f"'{name}' object cannot be interpreted as an integer"))
     if length < 0:
         _raise(ValueError("__len__() should return >= 0"))
-    return found
+    return wrapped
 
 
-def _extend(_: Any, one: Any, other: Any) -> Any:
-    return _method(one, "extend", other)
-
-
-def _update(_: Any, other: Any, one: Any) -> Any:
-    return _method(one, "update", other)
-
-
-def _update_by_keys(_: Any, one: Any, other: Any) -> Any:
+def _update_by_keys(_: Any, mapping: Any, other: Any) -> Any:
     for key in _each(_method(other, "keys")):
-        _method(one, "__setitem__", key, _item(None, other, key))
+        _method(mapping, "__setitem__", key, _item(None, other, key))
     return wrap_const(None)
 
 
-def _union(_: Any, one: Any, other: Any) -> Any:
+def _union(_: Any, mapping: Any, other: Any) -> Any:
     if not isinstance(unwrap(other), dict):
         return NotImplemented
-    made = _method(one, "copy")
-    _method(made, "update", other)
-    return made
+    union = _method(mapping, "copy")
+    _method(union, "update", other)
+    return union
 
 
 def _store(_: Any, of: Any, name: Any, value: Any) -> Any:
@@ -178,29 +162,21 @@ def _store(_: Any, of: Any, name: Any, value: Any) -> Any:
     return wrap_const(None)
 
 
-def _set(_: Any, kind: Any, of: Any, name: Any, value: Any) -> Any:
-    return _method(kind, "__setattr__", of, name, value)
-
-
-def _in_place(_: Any, one: Any, other: Any, name: Any) -> Any:
-    return _operator(one, other, name)
-
-
-def _out_of_place(_: Any, one: Any, other: Any, left: Any, right: Any, sign: Any) -> Any:
-    found = _operator(one, other, left)
-    if unwrap(found) is NotImplemented:
-        found = _operator(other, one, right)
-    if unwrap(found) is NotImplemented:
-        kinds = f"'{type(unwrap(one))}' and '{type(unwrap(other))}'"
-        _raise(TypeError(f"unsupported operand type(s) for {unwrap(sign)}: {kinds}"))
-    return found
-
-
-def _operator(one: Any, other: Any, name: Any) -> Any:
-    kind = _call(type, one)
+def _operator(_: Any, x: Any, y: Any, name: Any) -> Any:
+    kind = _call(type, x)
     if not hasattr(unwrap(kind), unwrap(name)):
         return wrap_const(NotImplemented)
-    return _call(_call(getattr, kind, name), one, other)
+    return _call(_call(getattr, kind, name), x, y)
+
+
+def _out_of_place(_: Any, x: Any, y: Any, left: Any, right: Any, sign: Any) -> Any:
+    result = _operator(None, x, y, left)
+    if unwrap(result) is NotImplemented:
+        result = _operator(None, y, x, right)
+    if unwrap(result) is NotImplemented:
+        kinds = f"'{type(unwrap(x))}' and '{type(unwrap(y))}'"
+        _raise(TypeError(f"unsupported operand type(s) for {unwrap(sign)}: {kinds}"))
+    return result
 
 
 def _bound(_: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -216,10 +192,10 @@ def _partial(_: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _attribute_of_module(_: Any, module: Any, name: Any) -> Any:
     """nn.Module.__getattr__: a parameter, a buffer or a submodule."""
-    own = _attribute(module, "__dict__")
+    attributes = _attribute(module, "__dict__")
     for kind in map(wrap_const, ("_parameters", "_buffers", "_modules")):
-        if _contains(None, own, kind).value:
-            known = _item(None, own, kind)
+        if _contains(None, attributes, kind).value:
+            known = _item(None, attributes, kind)
             if _contains(None, known, name).value:
                 return _item(None, known, name)
     text = f"'{type(unwrap(module)).__name__}' object has no attribute '{unwrap(name)}'"
@@ -230,9 +206,9 @@ def _on_dtensors(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the symbol for DTensors if all tensors are DTensors, else that for plain tensors."""
     cells = unwrap(function).__code__.co_freevars, unwrap(function).__closure__
     symbols = {name: cell.cell_contents for name, cell in zip(*cells, strict=True)}
-    given = tuple(map(unwrap, args)), {name: unwrap(value) for name, value in kwargs.items()}
-    tensors = [one for one in tree_flatten(given)[0] if isinstance(one, TensorProxy)]
-    is_spread = bool(tensors) and all(isinstance(one, DTensorProxy) for one in tensors)
+    values = tuple(map(unwrap, args)), {name: unwrap(value) for name, value in kwargs.items()}
+    tensors = [leaf for leaf in tree_flatten(values)[0] if isinstance(leaf, TensorProxy)]
+    is_spread = bool(tensors) and all(isinstance(tensor, DTensorProxy) for tensor in tensors)
     chosen = symbols["dtensor_symbol" if is_spread else "single_device_symbol"]
     return _call(chosen, *args, **kwargs)
 
@@ -242,11 +218,11 @@ def _on_dtensors(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _inside(code: CodeType, name: str) -> CodeType:
     """The code of a function that is defined inside of another, even in a comprehension there."""
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            found = one if one.co_name == name else _inside(one, name)
-            if found.co_name == name:
-                return found
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            named = inner if inner.co_name == name else _inside(inner, name)
+            if named.co_name == name:
+                return named
     return code
 
 
@@ -255,21 +231,29 @@ _OF_DTENSORS = "thunder.torch.experimental.dtensor_torch_and_prims:dispatch_to_i
 # {(a function of Thunder's, the function inside of it that is interpreted): what is called instead}
 _INSIDE: Mapping[tuple[str, str], Helper] = {
     (_OF_INTERPRETER + "_next_lookaside", "impl"): _next,
-    (_OF_INTERPRETER + "_for_iter_handler", "_next_impl"): _next_of_loop,
-    (_OF_INTERPRETER + "_iter_lookaside", "nosentinel_impl"): _iter,
+    (_OF_INTERPRETER + "_for_iter_handler", "_next_impl"): lambda _, it: _call(next, it),
+    (_OF_INTERPRETER + "_iter_lookaside", "nosentinel_impl"): lambda _, iterable: (
+        _method(iterable, "__iter__") if _has(iterable, "__iter__") else NotImplemented
+    ),
     (_OF_INTERPRETER + "_binary_subscr_handler", "getitem_impl"): _item,
     (_OF_INTERPRETER + "wrap_args_from_list", "<lambda>"): _item,
     (_OF_INTERPRETER + "wrap_kwargs_from_dict", "<lambda>"): _item,
     (_OF_INTERPRETER + "_setup_frame_and_run_python_function", "<lambda>"): _item,
     (_OF_INTERPRETER + "_contains_op_handler", "impl"): _contains,
     (_OF_INTERPRETER + "_len_lookaside", "impl"): _length,
-    (_OF_INTERPRETER + "_list_extend_handler", "<lambda>"): _extend,
-    (_OF_INTERPRETER + "_dict_merge_handler", "<lambda>"): _update,
+    (_OF_INTERPRETER + "_list_extend_handler", "<lambda>"): lambda _, items, more: (
+        _method(items, "extend", more)
+    ),
+    (_OF_INTERPRETER + "_dict_merge_handler", "<lambda>"): lambda _, more, mapping: (
+        _method(mapping, "update", more)
+    ),
     (_OF_INTERPRETER + "MutMappingWrapperMethods.update", "impl_other_keys"): _update_by_keys,
     (_OF_INTERPRETER + "MutMappingWrapperMethods.__or__", "impl"): _union,
     (_OF_INTERPRETER + "_store_attr_handler", "impl"): _store,
-    (_OF_INTERPRETER + "_setattr_lookaside", "<lambda>"): _set,
-    (_OF_INTERPRETER + "_binary_op", "inplace_impl"): _in_place,
+    (_OF_INTERPRETER + "_setattr_lookaside", "<lambda>"): lambda _, kind, of, name, value: (
+        _method(kind, "__setattr__", of, name, value)
+    ),
+    (_OF_INTERPRETER + "_binary_op", "inplace_impl"): _operator,
     (_OF_INTERPRETER + "_binary_op", "outofplace_impl"): _out_of_place,
     (_OF_INTERPRETER + "_call_dispatch", "_impl"): _bound,
     (_OF_INTERPRETER + "partial_call_lookaside", "partial_call_impl"): _partial,
@@ -278,13 +262,10 @@ _INSIDE: Mapping[tuple[str, str], Helper] = {
 READ = tuple({place: None for place, _ in _INSIDE})
 
 
-def _codes() -> Iterator[tuple[CodeType, Helper]]:
-    for (outer, name), helper in _INSIDE.items():
-        yield _inside(there(outer).__code__, name), helper
-    yield interpreter.SequenceIter.__next__.__code__, _next_of_sequence
-    yield nn.Module.__getattr__.__code__, _attribute_of_module
-
-
-CODES = tuple(_codes())  # before anything in Thunder is replaced
+CODES: tuple[tuple[CodeType, Helper], ...] = (  # before anything in Thunder is replaced
+    *((_inside(there(outer).__code__, name), _INSIDE[outer, name]) for outer, name in _INSIDE),
+    (interpreter.SequenceIter.__next__.__code__, _next_of_sequence),
+    (nn.Module.__getattr__.__code__, _attribute_of_module),
+)
 # Keyed by identity: two codes of equal content compare equal.
 _HELPERS: dict[int, Helper] = {id(code): helper for code, helper in CODES}

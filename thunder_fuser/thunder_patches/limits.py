@@ -39,9 +39,9 @@ def explain_limits(hooks: Hooks) -> None:
     of_thunder = thunder.thunder_general_jit
 
     @wraps(of_thunder)
-    def traced(fn: Any, *args: Any, **given: Any) -> Any:
+    def traced(fn: Any, *args: Any, **options: Any) -> Any:
         try:
-            return of_thunder(fn, *args, **given)
+            return of_thunder(fn, *args, **options)
         except (AssertionError, NotImplementedError, InterpreterError) as error:
             # thunderfx, which would be advised, gives graphs of torch.compile.
             is_ours = hooks.compilation() is not None and not isinstance(fn, torch.fx.GraphModule)
@@ -91,7 +91,8 @@ def _stored(frame: FrameType) -> tuple[str, str] | None:
     if frame.f_code is not _REFUSES_STORES or "k" not in names:
         return None
     kind, owner = type(unwrap(names["value"])).__name__, names["modified_object"]
-    what = f"an assignment of {_article(kind)} to .{names['k']}"
+    article = "an" if kind[0] in "aeiou" else "a"
+    what = f"an assignment of {article} {kind} to .{names['k']}"
     where = getattr(names["ctx"], _STORES, {}).get((id(owner), names["k"]), "")
     return f"{what} of an object that stays after the call", where
 
@@ -100,17 +101,12 @@ def _read(error: BaseException, frames: list[tuple[FrameType, int]]) -> tuple[st
     """Thunder's words, or the line of its assertion; and the innermost line of the user's."""
     text = str(error).partition("ProvenanceRecord(")[0].strip().partition("\n")[0]
     text = text or traceback.extract_tb(error.__traceback__)[-1].line or ""
-    own = [
+    of_user = [
         f"{frame.f_code.co_filename}:{line}"
         for frame, line in frames if not any(_is_in(frame, folder) for folder in _LIBRARIES)
     ]
-    where = own[-1] if own else ""
-    return f"{type(error).__name__}: {text}", where
+    return f"{type(error).__name__}: {text}", of_user[-1] if of_user else ""
 
 
 def _is_in(frame: FrameType, folder: Path) -> bool:
     return folder in Path(frame.f_code.co_filename).parents
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -76,8 +76,8 @@ def claim_once(hooks: Hooks) -> None:
 
 
 def _waits(trace: TraceCtx) -> bool:
-    found = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
-    return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
+    kinds = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
+    return any(kind in (Collectives.WAIT, wait_prim_impl.id) for kind in kinds)
 
 
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:
@@ -116,11 +116,12 @@ def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
 def _signature_of(function: Any) -> tuple[inspect.Signature, int]:
     """(the signature, its number of parameters if all may be given by position, else -1)"""
     is_kept = type(function) is FunctionType  # a bound method is a new object each time
-    found = _signatures.get(function) if is_kept else None
-    if found is None:
+    known = _signatures.get(function) if is_kept else None
+    if known is None:
         signature = inspect.signature(function)
-        given = signature.parameters.values()
-        found = signature, len(given) if all(one.kind in _BY_PLACE for one in given) else -1
+        parameters = signature.parameters.values()
+        by_place = all(parameter.kind in _BY_PLACE for parameter in parameters)
+        known = signature, len(parameters) if by_place else -1
         if is_kept:
-            _signatures[function] = found
-    return found
+            _signatures[function] = known
+    return known

@@ -129,7 +129,12 @@ def there(place: str) -> Any:
 
 def digest_of(value: Any) -> str:
     """The digest of the source of a function, and of those that it wraps; "-" for a table."""
-    sources = [*map(_source, _functions(value))]
+    sources = []
+    for function in _functions(value):
+        # inspect.getsource takes as long as all rows together.
+        code = function.__code__
+        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+        sources.append("\n".join(_block(lines)))
     return blake2s("\n".join(sources).encode(), digest_size=8).hexdigest() if sources else "-"
 
 
@@ -139,13 +144,6 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         if isinstance(value, FunctionType) and value.__globals__["__name__"] not in _AROUND:
             yield value
         value = next(filter(None, (getattr(value, name, None) for name in _INSIDE)), None)
-
-
-def _source(function: FunctionType) -> str:
-    """The lines of a function. inspect.getsource takes as long as all rows together."""
-    code = function.__code__
-    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
-    return "\n".join(_block(lines))
 
 
 def _block(lines: list[str]) -> Iterator[str]:

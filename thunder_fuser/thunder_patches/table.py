@@ -56,6 +56,10 @@ PATCHES: tuple[Patch, ...] = (
         interpreter.detour_calls_of_modules, (_LOOKASIDES,),
     ),
     Patch(
+        "a graph's text is written by functions of torch that the interpreter cannot read", "fix",
+        interpreter.write_graphs, (_LOOKASIDES,),
+    ),
+    Patch(
         "a global's name is looked up by one call", "speed-up",
         interpreter.detour_globals, (f"{_INTERPRETER}:globals_lookup",),
     ),

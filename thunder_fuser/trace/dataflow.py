@@ -8,7 +8,7 @@ Each answer is computed when it is first asked for, and once. It is the only pla
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from thunder.core.prims import PrimIDs
 
@@ -67,7 +67,13 @@ class DataFlow:
     @cached_property
     def memory_behind_fences(self) -> Memory:
         """As `memory`, but a fence joins each tensor only to its own new name."""
-        return Memory(group for op in self.ops for group in _groups_of(op))
+        return Memory(
+            group for op in self.ops
+            for group in (
+                zip(op.read_names, op.made_names, strict=True) if op.only(FENCES)
+                else (*op.writes, *op.shares)
+            )
+        )  # fmt: skip
 
     @cached_property
     def written(self) -> set[str]:
@@ -97,23 +103,16 @@ class DataFlow:
         return DataFlow([op for op in self.ops if op.bsym.sym.id not in symbols])
 
 
-def _groups_of(op: Op) -> Iterator[Names]:
-    if op.only(FENCES):
-        yield from zip(op.read_names, op.made_names, strict=True)
-    else:
-        yield from (*op.writes, *op.shares)
-
-
 def runs(ops: Sequence[Op]) -> list[range]:
     """The longest runs of fusible neighbours that are alike; each op that torch runs is its own."""
-    found: list[range] = []
+    runs: list[range] = []
     start = 0
     for at in range(1, len(ops) + 1):
         ends = at == len(ops) or not (ops[at - 1].is_fusible and ops[at].is_fusible)
         if ends or not alike(ops[at - 1], ops[at]):
-            found.append(range(start, at))
+            runs.append(range(start, at))
             start = at
-    return found
+    return runs
 
 
 def made_at(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
@@ -134,8 +133,8 @@ def with_what_they_read(ops: Sequence[Op], free: Sequence[int], places: Iterable
 
 def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
     """The names, and the names of the tensors that they are views of."""
-    found = {*names}
+    viewed = {*names}
     for op in reversed(ops):
-        if op.is_view and op.makes_any(found):
-            found.update(op.read_names)
-    return found
+        if op.is_view and op.makes_any(viewed):
+            viewed.update(op.read_names)
+    return viewed

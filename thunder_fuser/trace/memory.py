@@ -21,7 +21,14 @@ def leave_written_views(prepared: Prepared) -> Prepared:
     v = reshape(x)       v = reshape(x), refused: the write must reach x
     t = copy_(a, v)  ->  t = copy_(a, v)
     """
-    later = _written_later(prepared.ops)
+    later: set[str] = set()  # names whose memory is written through them, or through their views
+    for op in reversed(prepared.ops):
+        if op.bsym.sym.id in FENCES:
+            later.update(op.read_names)
+        elif op.bsym.sym.id in COPIES:
+            later.add(op.read_names[1])
+        elif op.makes_any(later) and op.only(MOVES):
+            later.update(op.read_names)
     if not later:
         return prepared
     return prepared.with_ops(
@@ -29,19 +36,6 @@ def leave_written_views(prepared: Prepared) -> Prepared:
         if op.is_fusible and op.makes_any(later) and op.only(MOVES) else op
         for op in prepared.ops
     )  # fmt: skip
-
-
-def _written_later(ops: Sequence[Op]) -> set[str]:
-    """Names whose memory is written through them, or through a view of them."""
-    names: set[str] = set()
-    for op in reversed(ops):
-        if op.bsym.sym.id in FENCES:
-            names.update(op.read_names)
-        elif op.bsym.sym.id in COPIES:
-            names.add(op.read_names[1])
-        elif op.makes_any(names) and op.only(MOVES):
-            names.update(op.read_names)
-    return names
 
 
 def save_before_writes(prepared: Prepared) -> Prepared:
@@ -96,9 +90,9 @@ class _Copier:
         copies = [self.prepared.renamed(proxy, "c") for proxy in stale]
         for proxy, copy in zip(stale, copies, strict=True):
             yield self.rules.op(prims.clone.bind(proxy, output=copy))
-        given = (*targets, *copies)
-        results = tuple(self.prepared.renamed(proxy, "c") for proxy in given)
-        yield self.rules.op(prims.update_aliases.bind(given, output=results))
+        fenced = (*targets, *copies)
+        results = tuple(self.prepared.renamed(proxy, "c") for proxy in fenced)
+        yield self.rules.op(prims.update_aliases.bind(fenced, output=results))
         self.fenced = dict(zip(map(variableify, targets), results, strict=False))
         saved = results[len(targets):]
         self.swaps.update(zip(map(variableify, stale), saved, strict=True))

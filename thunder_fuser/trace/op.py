@@ -153,6 +153,6 @@ class Op:
         return replace(self, region=region)
 
 
-def alike(one: Op, other: Op) -> bool:
+def alike(op: Op, other: Op) -> bool:
     """True if two fusible ops may be in one region: direction and place are the same."""
-    return one.is_backward == other.is_backward and one.place == other.place
+    return op.is_backward == other.is_backward and op.place == other.place

@@ -53,35 +53,27 @@ class Prepared:
     def verify(self, name: str, before: Prepared) -> None:
         """VerifyError unless values are made before they are read, all results are still returned,
         and no value changes its type. name: of the pass between the two."""
-        _verify(name, before, self)
+        types = {proxy.name: type_of(proxy) for op in self.ops for proxy in op.makes}
+        known = {proxy.name: type_of(proxy) for op in before.ops for proxy in op.makes}
+        for value in types.keys() & known.keys():
+            if types[value] != known[value]:
+                raise _error(name, value, f"type {known[value]}", str(types[value]))
+        ready: set[str] = set()
+        for op in self.ops:
+            for value in op.read_names:
+                if value not in ready and (value in types or value in known):
+                    got = "read before it is made" if value in types else "read but not made"
+                    raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
+            ready.update(op.made_names)
+        if _returned(before.ops) != _returned(self.ops):
+            lost = ", ".join(sorted(_returned(before.ops) ^ _returned(self.ops)))
+            raise _error(name, lost, "returned as before", "other results")
 
 
-def _verify(name: str, before: Prepared, after: Prepared) -> None:
-    known = _made(before.ops)
-    made = _made(after.ops)
-    for value in made.keys() & known.keys():
-        if _type(made[value]) != _type(known[value]):
-            raise _error(name, value, f"type {_type(known[value])}", str(_type(made[value])))
-    ready: set[str] = set()
-    for op in after.ops:
-        for value in op.read_names:
-            if value not in ready and (value in made or value in known):
-                got = "read before it is made" if value in made else "read but not made"
-                raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
-        ready.update(op.made_names)
-    if _returned(before.ops) != _returned(after.ops):
-        lost = ", ".join(sorted(_returned(before.ops) ^ _returned(after.ops)))
-        raise _error(name, lost, "returned as before", "other results")
-
-
-def _made(ops: Sequence[Op]) -> dict[str, Proxy]:
-    return {proxy.name: proxy for op in ops for proxy in op.makes}
-
-
-def _type(proxy: Proxy) -> object:
-    if not isinstance(proxy, TensorProxy):
-        return type(proxy)
-    return proxy.dtype, tuple(proxy._shape), proxy.device
+def type_of(proxy: Proxy) -> object:
+    """What a pass must keep of a value."""
+    is_tensor = isinstance(proxy, TensorProxy)
+    return (proxy.dtype, tuple(proxy._shape), proxy.device) if is_tensor else type(proxy)
 
 
 def _returned(ops: Sequence[Op]) -> set[str]:

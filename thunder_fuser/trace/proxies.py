@@ -39,11 +39,11 @@ FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 RENAMES = COPIES | FENCES  # what they make is an operand, or has the value of one
 _SHARING = VIEWS | {
     PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
-} | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
+} | {prim for prim in PrimIDs if prim.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
 # The executor of torch's functions that have torch's own gradients; none draws random numbers.
 TORCH_KERNELS = "thunder_fuser_kernels"
 TORCH_VIEWS = frozenset(
-    one.name for one in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
+    sym.name for sym in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
 )
 _OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD}
 
@@ -52,10 +52,10 @@ Names = tuple[str, ...]
 
 def reads(bsym: BoundSymbol) -> list[Proxy]:
     """The proxies among its arguments. An input read twice appears twice."""
-    found = [*_proxies(bsym.args)]
+    proxies = [*_proxies(bsym.args)]
     if bsym.kwargs:
-        found += _proxies(bsym.kwargs[name] for name in sorted(bsym.kwargs))
-    return found
+        proxies += _proxies(bsym.kwargs[name] for name in sorted(bsym.kwargs))
+    return proxies
 
 
 def makes(bsym: BoundSymbol) -> list[Proxy]:
@@ -123,8 +123,8 @@ def replaces(source: Proxy, target: Proxy) -> bool:
 
 def is_product(bsym: BoundSymbol) -> bool:
     """True for one matrix product and nothing else: its result is row-major, in new memory."""
-    one, *more = parts(bsym)
-    return not more and has_tags(one, {OpTags.MATMUL_OP})
+    part, *more = parts(bsym)
+    return not more and has_tags(part, {OpTags.MATMUL_OP})
 
 
 def elements_of(proxy: Proxy) -> int:

@@ -33,8 +33,8 @@ class Repeater:
     ) -> None:
         self.copies: dict[str, list[str]] = {}
         self._prepared, self._ops, self._is_for = prepared, prepared.ops, is_for
-        made = {name: at for at, op in enumerate(self._ops) for name in op.made_names}
-        self._makers: Mapping[str, int] = {name: made[name] for name in repeated}
+        makers = {name: at for at, op in enumerate(self._ops) for name in op.made_names}
+        self._makers: Mapping[str, int] = {name: makers[name] for name in repeated}
         self._swaps: dict[Variable, Proxy] = {}  # in the region at hand
         self._numbers = count(1 + max((op.region or 0 for op in self._ops), default=0))
 
@@ -61,15 +61,15 @@ class Repeater:
 
     def _missing(self, reader: Op) -> list[int]:
         """The places of the ops still to be repeated for a reader, in order."""
-        found: set[int] = set()
+        missing: set[int] = set()
         stack = reader.read_names
         while stack:
             at = self._maker(stack.pop(), reader)
-            if at is None or at in found or variableify(self._ops[at].makes[0]) in self._swaps:
+            if at is None or at in missing or variableify(self._ops[at].makes[0]) in self._swaps:
                 continue
-            found.add(at)
+            missing.add(at)
             stack += self._ops[at].read_names
-        return sorted(found)
+        return sorted(missing)
 
     def _copy(self, op: Op, reader: Op, last: Op | None) -> Op:
         """A copy in its reader's region; if torch reads it, in the last region or a new one."""

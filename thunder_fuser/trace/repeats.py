@@ -22,18 +22,18 @@ from thunder_fuser.trace.proxies import makes, reads
 def repeats_of(ops: Sequence[Op]) -> dict[str, int]:
     """How often each element of a value is computed in the largest loop that reads it, for what
     the backward reads, and what that is computed from."""
-    home = {name: op.region for op in ops if op.in_backward for name in op.made_names}
-    found: dict[str, int] = {}
+    region = {name: op.region for op in ops if op.in_backward for name in op.made_names}
+    repeats: dict[str, int] = {}
     for op in reversed(ops):
-        if not (op.is_fusible and (op.in_backward or op.makes_any(found.keys()))):
+        if not (op.is_fusible and (op.in_backward or op.makes_any(repeats.keys()))):
             continue
         for leaf in reversed(op.leaves):
-            times = max((found.get(out.name, 1) for out in makes(leaf)), default=1)
+            times = max((repeats.get(out.name, 1) for out in makes(leaf)), default=1)
             times = _of_operands(leaf, times)
             for proxy in reads(leaf):
-                if home.get(proxy.name, op.region) == op.region:
-                    found[proxy.name] = max(found.get(proxy.name, 1), times)
-    return found
+                if region.get(proxy.name, op.region) == op.region:
+                    repeats[proxy.name] = max(repeats.get(proxy.name, 1), times)
+    return repeats
 
 
 def _of_operands(leaf: BoundSymbol, times: int) -> int:

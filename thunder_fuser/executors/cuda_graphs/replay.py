@@ -26,7 +26,7 @@ from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import Recent, first_time
 from thunder_fuser.errors import CaptureBusyError, GraphWarning
 from thunder_fuser.executors.regions.comments import counted
-from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.host.call.dispatch import make_dispatch
 from thunder_fuser.options import Value, in_force
 from thunder_fuser.runtime.cuda_graphs import Function, Recording
 from thunder_fuser.source.warn import warn_at
@@ -95,10 +95,10 @@ class Graphs:
         if not self._called.pop(call, False):
             self._called[call] = True
             return None
-        found = capture()
-        if found is not None:
-            self.kept[key] = found
-        return found
+        graph = capture()
+        if graph is not None:
+            self.kept[key] = graph
+        return graph
 
     def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
         """The places of those arguments that lie in the memory of a graph."""
@@ -106,22 +106,22 @@ class Graphs:
         return tuple(at for at in places if storage_of(args[at]) in memory)
 
 
-class Piece:
+class GraphSegment:
     """Several calls of a trace as one; the trace calls `call` instead of them.
 
     run: a function that runs them one by one. names: their names. saved: the places of the results
-    that only the backward reads. given: the options of the jit.
+    that only the backward reads. options: those of the jit.
     """
 
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
-        *, names: Sequence[str], saved: Container[int], given: Mapping[str, Value],
+        *, names: Sequence[str], saved: Container[int], options: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
         self.text, self.length = counted(names), len(names)
-        self.saved, self.given = saved, given
+        self.saved, self.options = saved, options
         self.counts = Counts()
-        kinds = [(f"a{at}", "size" if one.is_number else "tensor") for at, one in enumerate(inputs)]
+        kinds = [(f"a{at}", "size" if i.is_number else "tensor") for at, i in enumerate(inputs)]
         self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)
         self.context = {name: self.call}  # as Thunder's bound symbols have it
 
@@ -130,9 +130,9 @@ class Piece:
         raise NotImplementedError(f"{self.name} is part of a final trace")
 
     def _miss(self, args: Sequence[Any]) -> Function:
-        if all(one.is_number or _is_plain(arg) for one, arg in zip(self.inputs, args, strict=True)):
-            return _Calls(self, args)
-        return self.run
+        pairs = zip(self.inputs, args, strict=True)
+        is_plain = all(each.is_number or _is_plain(arg) for each, arg in pairs)
+        return _Calls(self, args) if is_plain else self.run
 
 
 class _Calls:
@@ -142,16 +142,17 @@ class _Calls:
         "_failed", "_fixed", "_lasting", "_piece", "_run", "_saved", "_tensors", "_written",
     )  # fmt: skip
 
-    def __init__(self, piece: Piece, args: Sequence[Any]) -> None:
+    def __init__(self, piece: GraphSegment, args: Sequence[Any]) -> None:
         self._piece, self._run, self._failed = piece, piece.run, False
         inputs = piece.inputs
-        self._tensors = tuple(at for at, one in enumerate(inputs) if not one.is_number)
+        places = range(len(inputs))
+        self._tensors = tuple(at for at in places if not inputs[at].is_number)
         self._fixed = tuple(
             at for at in self._tensors
             if inputs[at].is_fixed or type(args[at]) is torch.nn.Parameter
         )  # fmt: skip
-        self._saved = tuple(at for at, one in enumerate(inputs) if one.is_saved)
-        self._written = tuple(at for at, one in enumerate(inputs) if one.is_written)
+        self._saved = tuple(at for at in places if inputs[at].is_saved)
+        self._written = tuple(at for at in places if inputs[at].is_written)
         self._lasting: tuple[int, ...] = ()
 
     def __call__(self, *args: Any) -> Sequence[Any]:
@@ -172,20 +173,17 @@ class _Calls:
         return self._run(*args)
 
     def _find(self, settings: Hashable, args: Sequence[Any]) -> Graph | None:
-        """The first graph of this key whose results are not in use; None if there is none yet."""
-        for number in count():
-            key = self._key(number, settings, args)
-            found: Graph | None = self._piece.graphs.kept.get(key)
-            if found is None:
-                return self._missed(number, settings, args)
-            if not found.is_in_use():
-                return found
-        return None
-
-    def _missed(self, number: int, settings: Hashable, args: Sequence[Any]) -> Graph | None:
-        """The captured graph, if such a call was seen before. Once a saved value came in the memory
-        of a forward's graph, a call that has it elsewhere is not captured."""
+        """The first graph of this key whose results are not in use. If there is none, it is
+        captured if such a call was seen before; else None."""
         graphs = self._piece.graphs
+        for number in count():
+            graph: Graph | None = graphs.kept.get(self._key(number, settings, args))
+            if graph is None:
+                break
+            if not graph.is_in_use():
+                return graph
+        # Once a saved value came in the memory of a forward's graph, a call that has it elsewhere
+        # is not captured.
         lasting = graphs.lasting(args, self._saved)
         if not set(self._lasting) <= set(lasting):
             return None
@@ -197,28 +195,25 @@ class _Calls:
         return (self, number, settings, places, *[args[at].data_ptr() for at in places])
 
     def _capture(self, args: Sequence[Any]) -> Graph | None:
+        """The graph, or None with a warning if the function cannot be captured."""
         stays = {*self._fixed, *self._lasting}
         copied = tuple(at for at in self._tensors if at not in stays)
         device_type = self._piece.graphs.recorder.device_type
         if any(args[at].device.type != device_type for at in copied):
             return None  # torch may keep the seed of attention's dropout on the CPU
-        # A buffer made in inference mode could not be written to outside of it.
-        with in_force(self._piece.given), torch.inference_mode(False), torch.no_grad():
-            return self._captured(args, copied)
-
-    def _captured(self, args: Sequence[Any], copied: Sequence[int]) -> Graph | None:
-        """The graph, or None with a warning if the function cannot be captured."""
         piece = self._piece
-        try:
-            graph = Graph(piece.graphs.recorder, piece, args, copied)
-        except Exception as error:  # from torch, the driver or a library: they share no class
-            self._failed = not isinstance(error, CaptureBusyError)
-            self._tell(error)
-            return None
-        piece.counts.captured += 1
-        piece.counts.waits = ""
-        log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
-        return graph
+        # A buffer made in inference mode could not be written to outside of it.
+        with in_force(piece.options), torch.inference_mode(False), torch.no_grad():
+            try:
+                graph = Graph(piece.graphs.recorder, piece, args, copied)
+            except Exception as error:  # from torch, the driver or a library: they share no class
+                self._failed = not isinstance(error, CaptureBusyError)
+                self._tell(error)
+                return None
+            piece.counts.captured += 1
+            piece.counts.waits = ""
+            log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
+            return graph
 
     def _tell(self, error: BaseException) -> None:
         piece, first = self._piece, _first(error)
@@ -249,7 +244,7 @@ class Graph:
     """
 
     def __init__(
-        self, recorder: Recorder, piece: Piece, args: Sequence[Any], copied: Sequence[int]
+        self, recorder: Recorder, piece: GraphSegment, args: Sequence[Any], copied: Sequence[int]
     ) -> None:
         self._device_type, self._saved = recorder.device_type, piece.saved
         self._recording: Recording | None
@@ -257,15 +252,15 @@ class Graph:
         self._replay = self._recording.replay
         self._copied = tuple(copied)
         buffers = [self._recording.inputs[at] for at in copied]
-        self._in = _Copies([compact(one) for one in buffers])
+        self._in = _Copies([*map(compact, buffers)])
         # Of an expanded axis, the one element in memory is copied.
-        self._expanded = [at for at, one in enumerate(buffers) if 0 in one.stride()]
+        self._expanded = [at for at, buffer in enumerate(buffers) if 0 in buffer.stride()]
         self._out = _Copies([])
         self._results: list[Result] = []
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
 
     def __str__(self) -> str:
-        bytes = sum(one.nbytes for one in self._in.tensors)
+        bytes = sum(tensor.nbytes for tensor in self._in.tensors)
         return f"{len(self._copied)} arguments ({bytes} bytes) copied at each call"
 
     def is_in_use(self) -> bool:
@@ -282,13 +277,13 @@ class Graph:
         self._replay()
         if self._recording is not None:
             self._plan(self._recording)
-        fresh = [torch.empty_like(one) for one in self._out.tensors]
+        fresh = [torch.empty_like(tensor) for tensor in self._out.tensors]
         self._out.copy(fresh, self._out.tensors)
         return [make(args, fresh) for make in self._results]
 
     def _plan(self, recording: Recording) -> None:
         self._out, self._results, kept = _planned(recording, self._device_type, self._saved)
-        places = {storage_of(one) for one in kept}
+        places = {*map(storage_of, kept)}
         del recording, kept
         self._recording = None
         self.places = {place: torch._C._storage_Use_Count(place) for place in places}
@@ -307,9 +302,9 @@ class _Copies:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tensors
         alike: dict[Hashable, list[int]] = {}
-        for at, one in enumerate(tensors):
-            together = one.dtype in _COPIED_TOGETHER and _is_dense(one)
-            alike.setdefault(one.dtype if together else at, []).append(at)
+        for at, tensor in enumerate(tensors):
+            together = tensor.dtype in _COPIED_TOGETHER and _is_dense(tensor)
+            alike.setdefault(tensor.dtype if together else at, []).append(at)
         self._groups = [*alike.values()]
 
     def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
@@ -356,30 +351,30 @@ def _planned(
     call.
     """
     owners = {
-        storage_of(one): at for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
+        storage_of(arg): at for at, arg in enumerate(recording.inputs) if _is_on(arg, device_type)
     }
     together: dict[int, list[torch.Tensor]] = {}
-    for at, one in enumerate(recording.outputs):
-        if at not in saved and _is_on(one, device_type):
-            together.setdefault(storage_of(one), []).append(one)
+    for at, output in enumerate(recording.outputs):
+        if at not in saved and _is_on(output, device_type):
+            together.setdefault(storage_of(output), []).append(output)
     copied: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []
 
-    def result(at: int, one: Any) -> Result:
-        if not _is_on(one, device_type):
-            return lambda args, fresh: one
-        place = storage_of(one)
+    def result(at: int, output: Any) -> Result:
+        if not _is_on(output, device_type):
+            return lambda args, fresh: output
+        place = storage_of(output)
         owner = owners.get(place)
-        if owner is not None and _is_view(one, recording.inputs[owner]):
-            return _view(one, recording.inputs[owner], owner)
+        if owner is not None and _is_view(output, recording.inputs[owner]):
+            return _view(output, recording.inputs[owner], owner)
         if at in saved:
-            kept.append(one)
-            return lambda args, fresh: one.detach()
+            kept.append(output)
+            return lambda args, fresh: output.detach()
         whole = copied.setdefault(place, _copied(together[place]))
-        return _part(one, [*copied].index(place), whole)
+        return _part(output, [*copied].index(place), whole)
 
-    made = [result(at, one) for at, one in enumerate(recording.outputs)]
-    return _Copies([*copied.values()]), made, kept
+    results = [result(at, output) for at, output in enumerate(recording.outputs)]
+    return _Copies([*copied.values()]), results, kept
 
 
 def _copied(results: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -388,9 +383,9 @@ def _copied(results: Sequence[torch.Tensor]) -> torch.Tensor:
     Copies of results that share memory are views of one tensor, as the results are: so autograd
     sees that a write to one of them changes the others, and what a backward has saved.
     """
-    root = next((one for one in results if one._base is None), results[0])
+    root = next((result for result in results if result._base is None), results[0])
     is_all = root.nbytes == root.untyped_storage().nbytes()
-    reaches = is_all and all(_is_view(root, one) for one in results)
+    reaches = is_all and all(_is_view(root, result) for result in results)
     return root if _is_dense(root) and (reaches or len(results) == 1) else _whole(root)
 
 
@@ -428,8 +423,8 @@ def _part(tensor: torch.Tensor, number: int, whole: torch.Tensor) -> Result:
     flips = [torch.conj] * tensor.is_conj() + [torch._neg_view] * tensor.is_neg()
 
     def part(args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> torch.Tensor:
-        own = fresh[number] if whole.dtype is dtype else fresh[number].view(dtype)
-        return reduce(lambda seen, flip: flip(seen), flips, own.as_strided(*layout))
+        copy = fresh[number] if whole.dtype is dtype else fresh[number].view(dtype)
+        return reduce(lambda seen, flip: flip(seen), flips, copy.as_strided(*layout))
 
     return part
 

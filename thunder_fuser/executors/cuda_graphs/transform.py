@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 from weakref import ref
 
@@ -38,7 +38,7 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.cuda_graphs.replay import Graphs, Input, Piece, Recorder
+from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input, Recorder
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
@@ -63,7 +63,7 @@ _ON_HOST = {
         "it draws from torch's generator",
     ),
     **dict.fromkeys(
-        (*Collectives, *(f"torch_{one.name.lower()}_prim_impl" for one in Collectives),
+        (*Collectives, *(f"torch_{prim.name.lower()}_prim_impl" for prim in Collectives),
          "torch_all_to_all_single", "torch_reduce_to"),
         "it communicates",
     ),
@@ -91,15 +91,19 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         if not self.belongs_to(get_compile_data()):
             return trace
         is_backward = trace.siginfo().name == "backward_fn"
-        if not is_backward:
-            self.saved = _only_saved(trace.bound_symbols[-1])
-        made = from_trace(trace)
-        given = options_of_jit()
-        with in_force(given):
-            split = _Split(trace.bound_symbols, self, is_backward, given)
-            made.bound_symbols = [*split.bound_symbols()]
-        made.set_provenance(TraceProvenance("CUDA graphs"))
-        return made
+        returned = trace.bound_symbols[-1].args
+        if not is_backward and len(returned) == 1:  # there is no backward
+            self.saved = frozenset()
+        elif not is_backward:  # the names that the backward gets, and nobody else
+            to_caller, (tensors, _) = returned
+            names = {proxy.name for proxy in tree_iter(to_caller) if isinstance(proxy, Proxy)}
+            self.saved = frozenset(p.name for p in tensors if p.name not in names)
+        split, options = from_trace(trace), options_of_jit()
+        with in_force(options):
+            pieces = _Split(trace.bound_symbols, self, is_backward, options)
+            split.bound_symbols = [*pieces.bound_symbols()]
+        split.set_provenance(TraceProvenance("CUDA graphs"))
+        return split
 
     def belongs_to(self, data: CompileData | None) -> bool:
         """True if it was made for this jitted function."""
@@ -125,20 +129,23 @@ def add_cuda_graphs() -> None:
     data = get_compile_data()
     if data is None:
         return
-    if any(isinstance(one, CUDAGraphTransform) for one in data.transforms):
+    if any(isinstance(each, CUDAGraphTransform) for each in data.transforms):
         raise OptionError(
             "option cuda_graphs", expected="no CUDAGraphTransform among the transforms", got="one",
             do="leave out the option or the transform",
         )  # fmt: skip
-    if not any(type(one) is CudaGraphs and one.belongs_to(data) for one in data.transforms):
+    if _transform_of(data) is None:
         data.transforms.append(CudaGraphs(data))
 
 
 def cuda_graphs_of(jitted: Any) -> CudaGraphs | None:
     """The transform of a jitted function; None without the option."""
-    data = thunder.compile_data(jitted)
-    of_it = (one for one in data.transforms if type(one) is CudaGraphs and one.belongs_to(data))
-    return next(of_it, None)
+    return _transform_of(thunder.compile_data(jitted))
+
+
+def _transform_of(data: CompileData) -> CudaGraphs | None:
+    graphs = (each for each in data.transforms if type(each) is CudaGraphs)
+    return next((each for each in graphs if each.belongs_to(data)), None)
 
 
 # ------------------------------------------------------------------------------- what is captured
@@ -166,7 +173,7 @@ def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> s
     tensors = [proxy for proxy in used if isinstance(proxy, TensorProxy)]
     if any(map(is_dtensor_proxy, tensors)):
         return "it has a DTensor"
-    if any(_device(one).type != device_type for one in tensors) or not tensors:
+    if any(_device(tensor).type != device_type for tensor in tensors) or not tensors:
         return f"it has no tensor on {device_type}, or has tensors elsewhere too"
     if len(set(map(_device, tensors))) > 1:
         return "its tensors are on several devices"
@@ -177,12 +184,12 @@ def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> s
 
 def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
     """The calls of a final trace that are in no piece, each with its reason."""
-    calls = (one for one in trace.bound_symbols if one.sym.id not in _STRUCTURE and _launches(one))
     fixed = fixed_names(trace.bound_symbols)
     short = f"fewer than {_LEAST} launches in a row"
     return tuple(
-        OnHost(one.sym.name, why_on_host(one, device_type, fixed) or short)
-        for one in calls if piece_of(one) is None
+        OnHost(call.sym.name, why_on_host(call, device_type, fixed) or short)
+        for call in trace.bound_symbols
+        if call.sym.id not in _STRUCTURE and _launches(call) and piece_of(call) is None
     )
 
 
@@ -191,36 +198,22 @@ def _launches(bsym: BoundSymbol) -> bool:
     return any(part.sym.id not in _WITHOUT_LAUNCH for part in parts(bsym))
 
 
-def _only_saved(returned: BoundSymbol) -> frozenset[str]:
-    """The names that a forward's return hands to the backward and to nobody else."""
-    if len(returned.args) == 1:  # there is no backward
-        return frozenset()
-    to_caller, (tensors, _) = returned.args
-    given = {proxy.name for proxy in tree_iter(to_caller) if isinstance(proxy, Proxy)}
-    return frozenset(proxy.name for proxy in tensors if proxy.name not in given)
-
-
 def _device(proxy: TensorProxy) -> torch.device:
     return to_torch_device(proxy.device)
 
 
 def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
     """{name: the module's parameter or buffer that it stands for, also after a fence's renaming}"""
-    found: dict[str, str] = {}
-    for bsym in _flat(bsyms):
-        given = reads(bsym)
-        of_module = (p.name for p in given if ProxyTag.STATIC_MEMORY_LOCATION in p.tags)
-        found.update((name, found.get(name, name)) for name in of_module)
+    fixed: dict[str, str] = {}
+    calls = ([bsym] if piece_of(bsym) is None else bsym.subsymbols for bsym in bsyms)
+    for bsym in chain.from_iterable(calls):
+        operands = reads(bsym)
+        of_module = (p.name for p in operands if ProxyTag.STATIC_MEMORY_LOCATION in p.tags)
+        fixed.update((name, fixed.get(name, name)) for name in of_module)
         if bsym.sym.id in FENCES:
-            pairs = zip(given, makes(bsym), strict=True)
-            found.update((new.name, found[old.name]) for old, new in pairs if old.name in found)
-    return found
-
-
-def _flat(bsyms: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """The calls, with each piece replaced by its own calls."""
-    for bsym in bsyms:
-        yield from [bsym] if piece_of(bsym) is None else bsym.subsymbols
+            pairs = zip(operands, makes(bsym), strict=True)
+            fixed.update((new.name, fixed[old.name]) for old, new in pairs if old.name in fixed)
+    return fixed
 
 
 # --------------------------------------------------------------------------------------- pieces
@@ -231,16 +224,17 @@ class _Split:
 
     def __init__(
         self, bsyms: Sequence[BoundSymbol], owner: CudaGraphs, is_backward: bool,
-        given: Mapping[str, Value],
+        options: Mapping[str, Value],
     ) -> None:  # fmt: skip
-        self.bsyms, self.owner, self.is_backward, self.given = bsyms, owner, is_backward, given
+        self.bsyms, self.owner, self.is_backward = bsyms, owner, is_backward
+        self.options = options
         self.names = (f"cudaGraph{'Backward' * is_backward}{number}" for number in count())
 
     @cached_property
     def last(self) -> dict[str, int]:
         """{name: the place of its last reader}"""
         calls = enumerate(self.bsyms)
-        return {p.name: at for at, one in calls if not _is_del(one) for p in reads(one)}
+        return {p.name: at for at, call in calls if not _is_del(call) for p in reads(call)}
 
     @cached_property
     def fixed(self) -> dict[str, str]:
@@ -278,13 +272,12 @@ class _Split:
         if sum(map(_launches, calls)) < _LEAST:
             yield from run
             return
-        made = {proxy.name for bsym in calls for proxy in makes(bsym)}
-        results = {
-            p.name: p for one in calls for p in makes(one) if self.last.get(p.name, -1) >= end
-        }
-        inputs = {p.name: p for one in calls for p in reads(one) if p.name not in made}
-        yield self._piece(run, [*inputs.values()], [*results.values()])
-        gone = [arg for one in run if _is_del(one) for arg in one.args if arg.name not in made]
+        values = {proxy.name: proxy for bsym in calls for proxy in makes(bsym)}
+        results = [p for name, p in values.items() if self.last.get(name, -1) >= end]
+        inputs = {p.name: p for bsym in calls for p in reads(bsym) if p.name not in values}
+        yield self._piece(run, [*inputs.values()], results)
+        deleted = (arg for bsym in run if _is_del(bsym) for arg in bsym.args)
+        gone = [arg for arg in deleted if arg.name not in values]
         if gone:
             yield prims.python_del.bind(*gone, output=None)
 
@@ -294,17 +287,17 @@ class _Split:
         name = next(self.names)
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
-        saved = tuple(at for at, one in enumerate(results) if one.name in self.owner.saved)
-        made = Piece(
+        saved = tuple(at for at, proxy in enumerate(results) if proxy.name in self.owner.saved)
+        piece = GraphSegment(
             name,
             _function(name, run, inputs, results),
             [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
             self.owner.graphs_on(_device_of(calls[0])),
             names=[bsym.sym.name for bsym in calls],
             saved=() if self.is_backward else saved,
-            given=self.given,
+            options=self.options,
         )
-        symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=bind_callable)
+        symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
         return symbol.bind(*inputs, output=list(results), subsymbols=calls)
 
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
@@ -313,13 +306,13 @@ class _Split:
         return Input(proxy.name, is_number, proxy.name in self.fixed, is_saved, is_written)
 
 
-def piece_of(bsym: BoundSymbol) -> Piece | None:
+def piece_of(bsym: BoundSymbol) -> GraphSegment | None:
     """The piece that a bound symbol of a final trace calls, if any."""
     owner = getattr(bsym.sym.meta, "__self__", None)
-    return owner if isinstance(owner, Piece) else None
+    return owner if isinstance(owner, GraphSegment) else None
 
 
-def pieces_in(bsyms: Iterable[BoundSymbol]) -> list[Piece]:
+def pieces_in(bsyms: Iterable[BoundSymbol]) -> list[GraphSegment]:
     return [piece for piece in map(piece_of, bsyms) if piece is not None]
 
 
@@ -340,17 +333,11 @@ def _function(
     trace = TraceCtx(None)
     trace.args, trace.kwargs = tuple(inputs), {}
     trace._siginfo = SigInfo.from_name_and_args(name, inputs)
-    given = {proxy.name for proxy in inputs}
-    trace.bound_symbols = [
-        *(one for bsym in run if (one := _without(bsym, given)) is not None),
-        prims.python_return.bind(tuple(results), output=None),
-    ]
+    of_caller = {proxy.name for proxy in inputs}
+    for bsym in run:
+        if not _is_del(bsym):
+            trace.bound_symbols.append(bsym)
+        elif local := [arg for arg in bsym.args if arg.name not in of_caller]:
+            trace.bound_symbols.append(prims.python_del.bind(*local, output=None))
+    trace.bound_symbols.append(prims.python_return.bind(tuple(results), output=None))
     return trace.python_callable()
-
-
-def _without(bsym: BoundSymbol, kept: set[str]) -> BoundSymbol | None:
-    """The call; a del without these names, since the caller deletes them."""
-    if not _is_del(bsym):
-        return bsym
-    own = [arg for arg in bsym.args if arg.name not in kept]
-    return prims.python_del.bind(*own, output=None) if own else None

@@ -45,7 +45,7 @@ class EagerLayouts:
         self.doubted = doubted
         self._prologue = _prologue()
         returned = reads(self._prologue.bound_symbols[-1]) if self._prologue is not None else ()
-        self._arguments = {one.name: one for one in returned}
+        self._arguments = {proxy.name: proxy for proxy in returned}
         self._values: dict[str, torch.Tensor] = {}
         self._deciding: dict[str, ArgumentStrides] = {}
         self._guarded: ArgumentStrides = {}
@@ -56,8 +56,8 @@ class EagerLayouts:
 
     def pairs(self, bsym: BoundSymbol) -> Pairs | None:
         """Which results share memory with which operands, if that is asked and known."""
-        made, read = _tensors(makes(bsym)), _tensors(reads(bsym))
-        if not made & self.doubted or not made <= self._values.keys():
+        results, read = _tensors(makes(bsym)), _tensors(reads(bsym))
+        if not results & self.doubted or not results <= self._values.keys():
             return None
         self._guarded.update(*(self._deciding[name].items() for name in read))
         return pairs_of(bsym, self._operand)
@@ -67,7 +67,7 @@ class EagerLayouts:
         expected = [*self._guarded.values()]
 
         def check_strides(*tensors: torch.Tensor) -> None:
-            if [one.stride() for one in tensors] != expected:
+            if [tensor.stride() for tensor in tensors] != expected:
                 raise LookupError("arguments with other strides")
 
         if expected and self._prologue is not None:
@@ -86,13 +86,14 @@ class EagerLayouts:
                 self._deciding[name] = {name: noted.stride()}
 
     def _follow(self, bsym: BoundSymbol) -> None:
-        made, read = [p for p in makes(bsym) if isinstance(p, TensorProxy)], _tensors(reads(bsym))
+        proxies = [proxy for proxy in makes(bsym) if isinstance(proxy, TensorProxy)]
+        read = _tensors(reads(bsym))
         results = (call(bsym, self._operand) if read <= self._values.keys() else None) or ()
-        shapes = [tuple(proxy._shape) for proxy in made]
-        if not made or [tuple(each.shape) for each in results] != shapes:
+        shapes = [tuple(proxy._shape) for proxy in proxies]
+        if not proxies or [tuple(result.shape) for result in results] != shapes:
             return
         deciding = dict(ChainMap(*(self._deciding[name] for name in read)))
-        for proxy, result in zip(made, results, strict=True):
+        for proxy, result in zip(proxies, results, strict=True):
             self._values[proxy.name], self._deciding[proxy.name] = result, deciding
 
     def _operand(self, value: Any) -> Any:
@@ -109,10 +110,10 @@ def _prologue() -> TraceCtx | None:
     data, stats = _compile_data.get()
     traces = getattr(stats, "last_prologue_traces", None)
     transforms = getattr(data, "transforms", ())
-    if not traces or not all(type(one) is ExtractionOnlyPrologueTransform for one in transforms):
+    if not traces or {*map(type, transforms)} - {ExtractionOnlyPrologueTransform}:
         return None
-    found: TraceCtx = traces[-1]
-    return found if found.bound_symbols[-1].sym.id is PrimIDs.RETURN else None
+    prologue: TraceCtx = traces[-1]
+    return prologue if prologue.bound_symbols[-1].sym.id is PrimIDs.RETURN else None
 
 
 def call(bsym: BoundSymbol, operand: Callable[[Any], Any]) -> list[torch.Tensor] | None:
@@ -122,7 +123,7 @@ def call(bsym: BoundSymbol, operand: Callable[[Any], Any]) -> list[torch.Tensor]
         with suppress(Exception):  # whatever torch raises without data, or for such strides
             args, kwargs = tree_map(operand, (bsym.args, bsym.kwargs))
             results = tree_iter(function(*args, **kwargs))
-            return [one for one in results if isinstance(one, torch.Tensor)]
+            return [result for result in results if isinstance(result, torch.Tensor)]
     return None
 
 
@@ -136,7 +137,7 @@ def pairs_of(bsym: BoundSymbol, operand: Callable[[Any], Any]) -> Pairs | None:
             memory[_memory_of(result)] = value.name
         return result
 
-    names = [one.name for one in makes(bsym) if isinstance(one, TensorProxy)]
+    names = [proxy.name for proxy in makes(bsym) if isinstance(proxy, TensorProxy)]
     results = call(bsym, noted)
     if results is None or len(results) != len(names):
         return None
@@ -149,4 +150,4 @@ def _memory_of(tensor: torch.Tensor) -> int:
 
 
 def _tensors(proxies: Iterable[object]) -> set[str]:
-    return {one.name for one in proxies if isinstance(one, TensorProxy)}
+    return {proxy.name for proxy in proxies if isinstance(proxy, TensorProxy)}

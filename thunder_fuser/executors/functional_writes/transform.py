@@ -46,46 +46,39 @@ _SWITCH = "; the option functional_writes=False leaves the write to Thunder"
 
 def writes_as_values(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx | None:
     """The trace with such writes as values, and one proxy for arguments that share memory; None if
-    Thunder's own way is right."""
-    if not _is_differentiated(trace) or not _is_on():
+    Thunder's own way is right: no gradient will be taken, or nothing is written in place."""
+    data = get_compile_data()
+    if data is None or data.disable_torch_autograd_support:
+        return None
+    tensors = (argument for argument in trace.args if isinstance(argument, TensorProxy))
+    kinds = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
+    if not any(tensor.requires_grad for tensor in tensors) or COPIES.isdisjoint(kinds):
+        return None
+    if not options_of_jit().get("functional_writes", option("functional_writes")):
         return None
     merged, _ = replace_args_with_alias_map(trace, aliases)
     changed = functional(merged)
     return None if changed is merged else changed
 
 
-def _is_on() -> bool:
-    return bool(options_of_jit().get("functional_writes", option("functional_writes")))
-
-
-def _is_differentiated(trace: TraceCtx) -> bool:
-    """True if Thunder will take its gradient and it writes in place."""
-    data = get_compile_data()
-    if data is None or data.disable_torch_autograd_support:
-        return False
-    tensors = (one for one in trace.args if isinstance(one, TensorProxy))
-    return any(one.requires_grad for one in tensors) and any(
-        part.sym.id in COPIES for bsym in trace.bound_symbols for part in parts(bsym)
-    )
-
-
 def functional(trace: TraceCtx) -> TraceCtx:
     """The trace with such writes as values; itself if it has none."""
     seen = _Seen.in_trace(trace)
-    if doubted := seen.in_doubt():
-        layouts, names = EagerLayouts(trace, doubted), seen.memory.sharing(seen.with_neighbours())
+    names = seen.memory.sharing(seen.with_neighbours())
+    if doubted := {name for name in names & seen.links.keys() if not seen.links[name].is_sure}:
+        layouts = EagerLayouts(trace, doubted)
         seen = _Seen.in_trace(trace, layouts)
         seen.roots |= set(map(seen.root, names)) - seen.detached  # strides differ where it runs
         layouts.guard()
     if not seen.roots:
         return trace
-    made = from_trace(trace)
-    with tracectx(made):
-        rewriter = _Rewriter(made, seen)
+    changed = from_trace(trace)
+    with tracectx(changed):
+        rewriter = _Rewriter(changed, seen)
         for bsym in trace.bound_symbols:
             rewriter.follow(bsym)
-    made.set_provenance(TraceProvenance("Writes through views as values"))
-    return made
+    changed.set_provenance(TraceProvenance("Writes through views as values"))
+    return changed
 
 
 # --------------------------------------------------------------------------- what shares memory
@@ -133,17 +126,16 @@ class _Memories:
 
     def touched(self, name: str) -> list[str]:
         """What a write to a tensor may change beside it and what it is a view of."""
-        others = self.memory.sharing([name]).difference(self.above(name))
-        return [one for one in others if not self._is_apart(one, name)]
-
-    def _is_apart(self, name: str, other: str) -> bool:
-        """True if they view parts of their memory that have no element in common."""
-        pairs = zip(self._path(name), self._path(other), strict=False)
-        differ = next(((one, two) for one, two in pairs if not one.is_like(two)), None)
-        return differ is not None and differ[0].is_apart(differ[1])
+        path, touched = self._path(name), []
+        for other in self.memory.sharing([name]).difference(self.above(name)):
+            pairs = zip(self._path(other), path, strict=False)
+            differ = next((pair for pair in pairs if not pair[0].is_like(pair[1])), None)
+            if differ is None or not differ[0].is_apart(differ[1]):
+                touched.append(other)
+        return touched
 
     def _path(self, name: str) -> list[Link]:
-        return [self.links[one] for one in reversed([*self.above(name)]) if one in self.links]
+        return [self.links[at] for at in reversed([*self.above(name)]) if at in self.links]
 
 
 class _Seen(_Memories):
@@ -156,10 +148,8 @@ class _Seen(_Memories):
     def __init__(self, args: Sequence[Proxy], layouts: EagerLayouts | None) -> None:
         super().__init__(layouts)
         self.roots: set[str] = set()
-        self.tracked = {
-            one.name for one in args if isinstance(one, TensorProxy) and one.requires_grad
-        }
-        self._arguments = {one.name for one in args}
+        self.tracked = {p.name for p in args if isinstance(p, TensorProxy) and p.requires_grad}
+        self._arguments = {proxy.name for proxy in args}
         self.detached: set[str] = set()
         self._together = Memory()  # memories written by one bound symbol
 
@@ -172,11 +162,6 @@ class _Seen(_Memories):
             seen.follow(bsym)
         return seen
 
-    def in_doubt(self) -> set[str]:
-        """The views in these memories that may be copies."""
-        names = self.memory.sharing(self.with_neighbours()) & self.links.keys()
-        return {name for name in names if not self.links[name].is_sure}
-
     def follow(self, bsym: BoundSymbol) -> None:
         copies = [part for part in parts(bsym) if part.sym.id in COPIES]
         for part in parts(bsym) if copies else (bsym,):
@@ -184,7 +169,7 @@ class _Seen(_Memories):
             if part.sym.id in COPIES:
                 self._copy(part, line_of(bsym))
         if copies:
-            self._together.join([tuple(self.root(one.name) for one in overwritten(bsym))])
+            self._together.join([tuple(self.root(proxy.name) for proxy in overwritten(bsym))])
         self.link_all(bsym)
 
     def with_neighbours(self) -> set[str]:
@@ -192,10 +177,12 @@ class _Seen(_Memories):
         return self.roots | self._together.sharing(self.roots)
 
     def _read(self, bsym: BoundSymbol) -> None:
-        every = [one.name for one in reads(bsym)]
-        self.roots.update(self.root(one) for one in every if self.of(one) in self.outdated)
+        every = [proxy.name for proxy in reads(bsym)]
+        self.roots.update(self.root(name) for name in every if self.of(name) in self.outdated)
         if bsym.sym.id is PrimIDs.RETURN:
-            names = {one.name for one in _results(bsym)}
+            # Without the arguments, which Thunder lists behind the results.
+            results = tree_iter(bsym.args[0]["output"])
+            names = {result.name for result in results if isinstance(result, Proxy)}
             count = Counter(map(self.of, names))  # Thunder forgets the gradient of a second one
             self.roots.update(self.root(name) for name in names if count[self.of(name)] > 1)
             read = {self.root(name) for name in names if self.of(name) not in self._arguments}
@@ -205,7 +192,7 @@ class _Seen(_Memories):
             return
         self.roots |= read & self.detached
         if read & self.tracked:
-            self.tracked.update(one.name for one in makes(bsym) if _has_gradient(one))
+            self.tracked.update(proxy.name for proxy in makes(bsym) if _has_gradient(proxy))
 
     def _copy(self, copy: BoundSymbol, where: str) -> None:
         target = self.of(reads(copy)[1].name)
@@ -222,11 +209,6 @@ class _Seen(_Memories):
 def _has_gradient(proxy: Proxy) -> bool:
     is_real = isinstance(proxy, TensorProxy) and dtypes.is_inexact_dtype(proxy.dtype)
     return is_real and _DETACHED not in proxy.tags
-
-
-def _results(bsym: BoundSymbol) -> list[Proxy]:
-    """What a function returns, without the arguments, which Thunder lists behind it."""
-    return [one for one in tree_iter(bsym.args[0]["output"]) if isinstance(one, Proxy)]
 
 
 # ------------------------------------------------------------------------------------- the values
@@ -253,17 +235,22 @@ class _Rewriter(_Memories):
         if bsym.sym.id is PrimIDs.RETURN:
             self._return(bsym)
         else:
-            made = (part for part in parts(bsym) if part.sym.id not in MOVES | COPIES)
-            self._add(bsym, {one.name for part in made for one in makes(part)})
+            computing = (part for part in parts(bsym) if part.sym.id not in MOVES | COPIES)
+            self._add(bsym, {proxy.name for part in computing for proxy in makes(part)})
         place = bsym.source_filename, bsym.source_positions
-        for one in self.trace.bound_symbols[start:]:
-            if one.source_filename is None:
-                one.source_filename, one.source_positions = place
+        for added in self.trace.bound_symbols[start:]:
+            if added.source_filename is None:
+                added.source_filename, added.source_positions = place
 
     def _add(self, bsym: BoundSymbol, computed: Set[str]) -> None:
         """computed: the values in new memory that the user's operation makes."""
-        if not any(self.root(one.name) in self.roots for one in overwritten(bsym)):
-            self.trace.bound_symbols.append(self._reading_values(bsym))
+        if not any(self.root(proxy.name) in self.roots for proxy in overwritten(bsym)):
+            read = {proxy.name: proxy for part in (bsym, *parts(bsym)) for proxy in reads(part)}
+            swaps = {variableify(proxy): self._value(proxy) for proxy in read.values()}
+            changed = {old: new for old, new in swaps.items() if new is not old.proxy}
+            self.trace.bound_symbols.append(
+                bsym.from_bsym_swap_proxies(changed, skip_output=True)
+            )
             self.link_all(bsym)
         elif bsym.sym.id in COPIES:
             self._copy(bsym, computed)
@@ -274,15 +261,9 @@ class _Rewriter(_Memories):
     def link_all(self, bsym: BoundSymbol) -> None:
         """What lies inside the bound symbol has no value in the trace."""
         super().link_all(bsym)
-        made = {one.name for one in makes(bsym)}
-        inside = (part.output.name for part in parts(bsym) if part.sym.id in MOVES)
-        self.outdated.update((one, self.line) for one in inside if one not in made)
-
-    def _reading_values(self, bsym: BoundSymbol) -> BoundSymbol:
-        read = {one.name: one for part in (bsym, *parts(bsym)) for one in reads(part)}
-        swaps = {variableify(one): self._value(one) for one in read.values()}
-        changed = {old: new for old, new in swaps.items() if new is not old.proxy}
-        return bsym.from_bsym_swap_proxies(changed, skip_output=True)
+        results = {proxy.name for proxy in makes(bsym)}
+        inside = {part.output.name for part in parts(bsym) if part.sym.id in MOVES}
+        self.outdated.update(dict.fromkeys(inside - results, self.line))
 
     def _value(self, proxy: Any) -> Any:
         """What the proxy stands for now. An outdated view is recomputed from what it views."""
@@ -317,62 +298,53 @@ class _Rewriter(_Memories):
         self._write(name, value if source.name in computed else prims.clone(value))
         self.rename(copy, name)
         for bsym in self.trace.bound_symbols[start:] if is_detached else ():
-            for one in makes(bsym):
-                one.tags.add(_DETACHED)
+            for proxy in makes(bsym):
+                proxy.tags.add(_DETACHED)
 
     def _write(self, name: str, value: TensorProxy) -> None:
         """The tensor has this value from now on, and so has its part of all that it views."""
         values = {name: value}
-        for at in [one for one in self.above(name) if one in self.links]:
+        for at in [other for other in self.above(name) if other in self.links]:
             step = self._step(at)
             if step is None or elements_of(step.output) > elements_of(step.args[0]):
-                self._lose(at)
+                # The write may have changed the others or not.
+                for other in {*self.above(at), *self.touched(at)}:
+                    if at not in self.above(other):
+                        self.lost[other] = self.links[at], self.line
                 break
             viewed = step.args[0]
             value = _INVERSES[step.sym.id](step, self._value(viewed), value)
             values[self.of(viewed.name)] = value
         self.values.update(values)
-        for one in values:
-            self.outdated.pop(one, None)
+        for written in values:
+            self.outdated.pop(written, None)
         self.outdated.update(dict.fromkeys(self.touched(name), self.line))
-
-    def _lose(self, name: str) -> None:
-        """A write to this view, or to a view of it, may have changed the others or not."""
-        for one in {*self.above(name), *self.touched(name)}:
-            if name not in self.above(one):
-                self.lost[one] = self.links[name], self.line
 
     def _return(self, bsym: BoundSymbol) -> None:
         """Arguments get their values. Results are views of each other as in eager torch."""
         returned = bsym.args[0]
-        for one in returned["flat_args"]:
-            self._copy_back(one)
+        for argument in returned["flat_args"]:
+            if isinstance(argument, TensorProxy) and argument.name in self.roots:
+                value = self._value(argument)
+                if value is not argument:
+                    ltorch.copy_(argument, value)
+                    self.values[argument.name] = argument
         for name in self.memory.sharing(self.roots):
-            steps = [self._step(one) for one in self.above(name) if one in self.links]
+            steps = [self._step(at) for at in self.above(name) if at in self.links]
             if steps and None not in steps and name not in self.lost:
                 self.outdated[name] = self.line
-        output = tree_map(self._result(), returned["output"])
-        self.trace.bound_symbols.append(bsym.from_bsym(args=({**returned, "output": output},)))
+        first: dict[str, str] = {}
 
-    def _copy_back(self, argument: object) -> None:
-        if isinstance(argument, TensorProxy) and argument.name in self.roots:
-            value = self._value(argument)
-            if value is not argument:
-                ltorch.copy_(argument, value)
-                self.values[argument.name] = argument
-
-    def _result(self) -> Callable[[Any], Any]:
-        """What the function returns for a value: of two names of one tensor, each has a proxy."""
-        known: dict[str, str] = {}
-
-        def result(given: Any) -> Any:
-            if not isinstance(given, TensorProxy):
-                return given
-            value = self._value(given)
-            is_first = known.setdefault(value.name, given.name) == given.name
+        def result(old: Any) -> Any:
+            """Of two names of one tensor, each has a proxy."""
+            if not isinstance(old, TensorProxy):
+                return old
+            value = self._value(old)
+            is_first = first.setdefault(value.name, old.name) == old.name
             return value if is_first else prims.shallow_copy(value)
 
-        return result
+        output = tree_map(result, returned["output"])
+        self.trace.bound_symbols.append(bsym.from_bsym(args=({**returned, "output": output},)))
 
 
 def _refusal(link: Link, where: str) -> InPlaceError:
@@ -397,7 +369,8 @@ def _slice_written(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> 
     """The whole, with these elements in the slice."""
     if 0 in part.shape:
         return whole
-    starts, strides = step.args[1], _strides(step)
+    starts, strides = step.args[1], step.kwargs.get("strides")
+    strides = (step.args[3] if len(step.args) > 3 else strides) or (1,) * len(starts)
     widths = [
         (start, size - start - (count - 1) * stride - 1, stride - 1)
         for start, size, count, stride in zip(starts, whole.shape, part.shape, strides, strict=True)
@@ -407,11 +380,6 @@ def _slice_written(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> 
     zero = dtypes.dtype_to_numbertype(part.dtype)(0)
     inside = prims.full(part.shape, True, device=part.device, dtype=dtypes.bool8)
     return prims.where(prims.pad(inside, False, widths), prims.pad(part, zero, widths), whole)
-
-
-def _strides(step: BoundSymbol) -> Sequence[int]:
-    given = step.args[3] if len(step.args) > 3 else step.kwargs.get("strides")
-    return given or (1,) * len(step.args[1])
 
 
 def _reshaped(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> TensorProxy:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from thunder.core.prims import PrimIDs
@@ -57,7 +58,7 @@ class Link:
         if self.step is None or self.step.sym.id is not PrimIDs.SLICE:
             return []
         ends = [*zip(self.step.args[1], self.step.args[2], strict=True)]
-        return ends if all(type(one) is int for pair in ends for one in pair) else []
+        return ends if all(type(end) is int for pair in ends for end in pair) else []
 
 
 def links_of(bsym: BoundSymbol, layouts: EagerLayouts | None = None) -> dict[str, Link]:
@@ -69,15 +70,15 @@ def links_of(bsym: BoundSymbol, layouts: EagerLayouts | None = None) -> dict[str
     if isinstance(bsym.sym.id, PrimIDs):
         is_sure = bsym.sym.id not in (PrimIDs.RESHAPE, PrimIDs.STRIDE_ORDER)
         return {name: _link(bsym, step, is_sure) for name, step in steps.items()}
-    found: dict[str, Link] = {}
+    links: dict[str, Link] = {}
     for name, operand, is_sure in _shared(bsym, steps, layouts):
         at = name
         while at != operand and at in steps:
-            found[at] = _link(bsym, steps[at], is_sure)
-            at = found[at].parent
+            links[at] = _link(bsym, steps[at], is_sure)
+            at = links[at].parent
         if at != operand:
-            found[name] = Link(operand, None, is_sure, bsym.sym.name)
-    return found
+            links[name] = Link(operand, None, is_sure, bsym.sym.name)
+    return links
 
 
 def _link(bsym: BoundSymbol, step: BoundSymbol, is_sure: bool) -> Link:
@@ -94,18 +95,19 @@ def _shared(
     bsym: BoundSymbol, steps: dict[str, BoundSymbol], layouts: EagerLayouts | None
 ) -> Iterator[_MayShare]:
     """(a result, the operand whose memory it has, whether for all strides)"""
-    made = {one.name for one in makes(bsym)}
+    results = {proxy.name for proxy in makes(bsym)}
     listed = bsym.sym.name in TORCH_VIEWS
-    if not (listed or not bsym.subsymbols or made & steps.keys()):
+    if not (listed or not bsym.subsymbols or results & steps.keys()):
         return
-    answers = [pairs_of(bsym, laid) for laid in (_contiguous, _transposed, _channels_last)]
+    contiguous = partial(as_meta, types={})
+    answers = [pairs_of(bsym, layout) for layout in (contiguous, _transposed, _channels_last)]
     if answers[0] is None:  # torch cannot say
-        first = next((one.name for one in reads(bsym) if isinstance(one, TensorProxy)), "")
-        some = {(name, first) for name in made if listed or name in steps} if first else set()
+        first = next((proxy.name for proxy in reads(bsym) if isinstance(proxy, TensorProxy)), "")
+        some = {(name, first) for name in results if listed or name in steps} if first else set()
         every: Pairs = set()
     else:
-        given = [one for one in answers if one is not None]
-        some, every = set.union(*given), set.intersection(*given)
+        known_pairs = [pairs for pairs in answers if pairs is not None]
+        some, every = set.union(*known_pairs), set.intersection(*known_pairs)
     known = layouts.pairs(bsym) if layouts is not None and some != every else None
     some, every = (some, every) if known is None else (known, known)
     for name, operand in sorted(some):
@@ -116,17 +118,13 @@ def _shared(
 # --------------------------------------------------------------------------------- torch's answer
 
 
-def _contiguous(value: Any) -> Any:
-    return as_meta(value, {})
-
-
 def _transposed(value: Any) -> Any:
     """The first axis lies innermost, with gaps."""
     tensor = as_meta(value, {})
     if not isinstance(value, TensorProxy):
         return tensor
     strides = contiguous_strides(tensor.shape, tuple(range(tensor.ndim)))
-    return tensor.new_empty_strided(tensor.shape, [2 * one for one in strides])
+    return tensor.new_empty_strided(tensor.shape, [2 * stride for stride in strides])
 
 
 def _channels_last(value: Any) -> Any:

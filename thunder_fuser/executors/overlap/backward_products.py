@@ -22,7 +22,11 @@ from thunder.core.prims import PrimIDs as Primitives
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.communication.products import all_gather_products, foreseen, products_sizes
+from thunder_fuser.communication.products.products import (
+    all_gather_products,
+    foreseen,
+    products_sizes,
+)
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.proxies import parts

@@ -10,7 +10,7 @@ all its products with it are one call (backward_products.py). Three cases keep t
 is: other ops of the forward read the gathered tensor (several products of one input); it is a
 weight of FSDP, which Thunder's passes gather while earlier products run; other products run beside
 it. The setting lower.overlap=always turns the last two into calls too. When a call runs,
-communication/products.py decides whether it is a pipeline.
+communication/products/products.py decides whether it is a pipeline.
 """
 
 from __future__ import annotations
@@ -27,8 +27,13 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
-from thunder_fuser.communication.pairs import MatrixProduct, ProductPair, SumOverDevices, pairs_of
-from thunder_fuser.communication.products import PRODUCTS, foreseen, of_rows
+from thunder_fuser.communication.products.pairs import (
+    MatrixProduct,
+    ProductPair,
+    SumOverDevices,
+    pairs_of,
+)
+from thunder_fuser.communication.products.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.overlap.backward_products import Consumer, GatheredCallable, consumed
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
@@ -315,7 +320,7 @@ def _is_of_rows(leaf: BoundSymbol) -> bool:
 
 
 class ProductCallable:
-    """The callable of a product of communication/products.py, for tensors of any rank."""
+    """The callable of a product of communication/products/products.py, for tensors of any rank."""
 
     def __init__(  # noqa: PLR0917
         self, name: str, symbol: str, group: Any, lower: LowerParams, transposed: bool,

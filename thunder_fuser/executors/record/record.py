@@ -96,7 +96,7 @@ def record_region(
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
     targets = {write.target for write in memory.writes}
     fd, env = _recorded(region.leaves, inputs, layouts, {*donated, *targets}, on_gpu)
-    given = {env[proxy.name] for proxy in inputs}
+    operands = {env[proxy.name] for proxy in inputs}
     orders = orders_of_results(region, memory, layouts)
     target_of = {name: write.target for write in memory.writes for name in write.names}
     for write in memory.writes:
@@ -108,7 +108,7 @@ def record_region(
         if proxy.name in target_of:
             fd.add_output(env[target_of[proxy.name]])
             continue
-        value = fd.ops.set(value) if value in given else value
+        value = fd.ops.set(value) if value in operands else value
         fd.add_output(value, stride_order=orders.get(proxy.name), apart=bool(targets))
     return fd.definition
 
@@ -117,7 +117,12 @@ def orders_of_results(
     region: Region, memory: RegionMemory, layouts: Sequence[Layout | None]
 ) -> Orders:
     """The stride orders of a region's results; others are contiguous."""
-    return orders_in(region, memory, _orders(region.inputs, layouts))
+    inputs = {
+        proxy.name: layout.stride_order
+        for proxy, layout in zip(region.inputs, layouts, strict=True)
+        if layout and not layout.is_expanded
+    }
+    return orders_in(region, memory, inputs)
 
 
 def types_of_results(
@@ -134,12 +139,6 @@ def types_of_results(
         layouts.append(replace(layout, dtype=dtype) if layout and dtype else layout)
     fd, env = _recorded(leaves, inputs, layouts)
     return tuple(fd.dtype_of(env[proxy.name]) for proxy in results)
-
-
-def _orders(inputs: Sequence[Proxy], layouts: Sequence[Layout | None]) -> Orders:
-    """The stride orders of the tensors among the inputs that are not expanded."""
-    given = zip(inputs, layouts, strict=True)
-    return {proxy.name: one.stride_order for proxy, one in given if one and not one.is_expanded}
 
 
 class TypedRecorder(Recorder):
@@ -198,28 +197,25 @@ def _recorded(
     on_gpu: bool = False,
 ) -> tuple[TypedRecorder, dict[str, Any]]:
     """(the recorder with the primitives' ops, {name of a proxy: its value})"""
-    fd, env = TypedRecorder(), {}
+    fd = TypedRecorder()
+    env: dict[str, Any] = {}
     for proxy, layout in zip(inputs, layouts, strict=True):
-        is_cpu = on_gpu and not _is_on_gpu(proxy)
-        env[proxy.name] = _define_input(fd, proxy, layout, is_cpu, proxy.name in donated)
+        name = proxy.name
+        if isinstance(proxy, NumberProxy):
+            env[name] = fd.define_scalar(dtype=_PYTHON_TYPES[proxy.python_type])
+        elif layout is not None and isinstance(proxy, TensorProxy):
+            is_cpu = on_gpu and not _is_on_gpu(proxy)
+            env[name] = fd.define_tensor(**asdict(layout), is_cpu=is_cpu, donated=name in donated)
+        else:
+            raise DefinitionError(
+                f"region input {name}", expected="a tensor or a number", got=type(proxy).__name__
+            )
     for bsym in leaves:
         if bsym.sym.id in RENAMES:
-            env.update((made.name, env[one.name]) for one, made in renamed_by(bsym))
+            env.update((new.name, env[old.name]) for old, new in renamed_by(bsym))
         else:
             _record(fd, env, bsym)
     return fd, env
-
-
-def _define_input(
-    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, is_cpu: bool, donated: bool
-) -> Value:
-    if isinstance(proxy, NumberProxy):
-        return fd.define_scalar(dtype=_PYTHON_TYPES[proxy.python_type])  # type: ignore[return-value]
-    if layout is None or not isinstance(proxy, TensorProxy):
-        raise DefinitionError(
-            f"region input {proxy.name}", expected="a tensor or a number", got=type(proxy).__name__
-        )
-    return fd.define_tensor(**asdict(layout), is_cpu=is_cpu, donated=donated)
 
 
 def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
@@ -230,22 +226,17 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
         kwargs["short"] = True
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
+    # The result of a cast, or of an op that reads int64, is int64 in torch where it is not in
+    # Thunder; see Note [Types of the trace]. A sum of int8 wraps, also in torch.
+    operands = [env[arg.name] for arg in reads(bsym) if arg.name in env]
+    is_wide = bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE or any(
+        fd.dtype_of(operand) is DataType.Int for operand in operands
+    )
     for value, proxy in zip(values, makes(bsym), strict=True):
         wanted = known_type(proxy.dtype)
-        if not (wanted in _NARROW and _stays_wide(fd, env, bsym, fd.dtype_of(value))):
+        if not (wanted in _NARROW and is_wide and fd.dtype_of(value) is DataType.Int):
             value = fd.as_type(value, wanted)
         env[proxy.name] = value
-
-
-def _stays_wide(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol, made: DataType) -> bool:
-    """True for a value that is int64 in torch but not in Thunder; see Note [Types of the trace].
-
-    That is the result of a cast, or of an op that reads int64. A sum of int8 wraps, also in torch.
-    """
-    if made is not DataType.Int or bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
-        return made is DataType.Int
-    args = [env[arg.name] for arg in reads(bsym) if arg.name in env]
-    return any(fd.dtype_of(arg) is DataType.Int for arg in args)
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:

@@ -59,7 +59,7 @@ def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support
         walk.add(bsym)
 
     def asked(bsym: BoundSymbol) -> Reject | None:
-        refused = (walk.refused.get(one.name) for one in makes(bsym))
+        refused = (walk.refused.get(proxy.name) for proxy in makes(bsym))
         return next(filter(None, refused), None) or support(bsym)
 
     return asked
@@ -80,8 +80,8 @@ class _Walk:
     def add(self, bsym: BoundSymbol) -> None:
         """Notes the types of its results."""
         results = _results(bsym)
-        read = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
-        has_other = any(one.name in self.types for one in read)
+        read = [proxy for proxy in reads(bsym) if isinstance(proxy, TensorProxy)]
+        has_other = any(tensor.name in self.types for tensor in read)
         if not results or not (has_other or may_differ(read)):
             return
         theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)
@@ -92,7 +92,7 @@ class _Walk:
             if ours is not None and (ours != theirs or self._compares_otherwise(bsym, theirs)):
                 self._refuse(results, _OTHER)
             self._note(results, theirs, foreign=ours != theirs)
-        elif any(one.name in self.foreign for one in read):
+        elif any(tensor.name in self.foreign for tensor in read):
             self._refuse(results, _READS)
             self._note(results, [None] * len(results), foreign=True)
         elif ours is not None:
@@ -102,7 +102,7 @@ class _Walk:
         self, bsym: BoundSymbol, results: Sequence[Proxy]
     ) -> tuple[DataType, ...] | None:
         """The types that a region would make; None if no region takes the op."""
-        unknown = any(self.types.get(one.name, True) is None for one in reads(bsym))
+        unknown = any(self.types.get(proxy.name, True) is None for proxy in reads(bsym))
         if unknown or self.support(bsym) is not None:
             return None
         return types_of_results([*leaves_of(bsym)], reads(bsym), results, self.types)
@@ -111,19 +111,24 @@ class _Walk:
         """True for lt(u8[3] x, i64[] n): Thunder compares as i16, torch as u8; both make bools."""
         if set(theirs) != {DataType.Bool}:
             return False
-        casts = (one for one in leaves_of(bsym) if one.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
-        kinds = {data_type(one.args[1]) for one in casts} & INTS
-        return bool(kinds - {_common_type(bsym.args, self.types)})
+        casts = (leaf for leaf in leaves_of(bsym) if leaf.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
+        kinds = {data_type(cast.args[1]) for cast in casts} & INTS
+        try:
+            first, second = (as_meta(arg, self.types) for arg in bsym.args)
+            in_torch = from_torch_dtype(torch.result_type(first, second))
+        except (*_UNKNOWN, *_REFUSED):
+            return bool(kinds)
+        return bool(kinds - {in_torch})
 
     def _refuse(self, results: Sequence[Proxy], why: Reject) -> None:
-        self.refused.update((one.name, why) for one in results)
+        self.refused.update((result.name, why) for result in results)
 
     def _note(
         self, results: Sequence[TensorProxy], types: Sequence[DataType | None], foreign: bool
     ) -> None:
         other = {
-            one.name: dtype for one, dtype in zip(results, types, strict=True)
-            if data_type(one.dtype) is not dtype
+            result.name: dtype for result, dtype in zip(results, types, strict=True)
+            if data_type(result.dtype) is not dtype
         }  # fmt: skip
         self.types.update(other)
         self.foreign.update(other if foreign else ())
@@ -131,9 +136,9 @@ class _Walk:
 
 def _results(bsym: BoundSymbol) -> list[TensorProxy]:
     """The tensors that it makes, without operands that it returns."""
-    given = {one.name for one in reads(bsym)}
-    made = [one for one in makes(bsym) if one.name not in given]
-    return made if all(isinstance(one, TensorProxy) for one in made) else []
+    operands = {proxy.name for proxy in reads(bsym)}
+    results = [proxy for proxy in makes(bsym) if proxy.name not in operands]
+    return results if all(isinstance(result, TensorProxy) for result in results) else []
 
 
 # ---------------------------------------------------------------------------------- torch's answer
@@ -145,7 +150,7 @@ def may_differ(tensors: Sequence[TensorProxy]) -> bool:
     Results of integers and a Python float are not such operands: they are weak and give way to
     float16, and Thunder's own tests require that; see thunder_patches/fixes/promotion.py.
     """
-    return any(not one.ndim or data_type(one.dtype) in EXACT | FLOAT8 for one in tensors)
+    return any(not tensor.ndim or data_type(tensor.dtype) in EXACT | FLOAT8 for tensor in tensors)
 
 
 def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
@@ -161,45 +166,27 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
     if function is None:
         return None
     try:
-        given = tree_map(functools.partial(as_meta, types=types), (args, kwargs))
-        named = {name: one for name, one in given[1].items() if one is not None}  # as left out
-        for one in given[0]:
-            _promote(one)
-        result = function(*given[0], **named)
+        args, kwargs = tree_map(functools.partial(as_meta, types=types), (args, kwargs))
+        for arg in args:  # only the meta device accepts a cat of bools and float8
+            listed = isinstance(arg, (list, tuple)) and len(arg) > 1
+            if listed and all(isinstance(item, torch.Tensor) for item in arg):
+                functools.reduce(torch.promote_types, [item.dtype for item in arg])
+        result = function(*args, **{k: v for k, v in kwargs.items() if v is not None})
         results = result if isinstance(result, (tuple, list)) else (result,)
-        return tuple(from_torch_dtype(one.dtype) for one in results)
+        return tuple(from_torch_dtype(tensor.dtype) for tensor in results)
     except _UNKNOWN:
         return None
     except _REFUSED as error:
         return Reject(f"torch refuses it: {str(error).splitlines()[0]}")
 
 
-def _promote(operand: Any) -> None:
-    """Raises RuntimeError for a list of tensors without a common type: a cat of bools and float8.
-
-    Only the meta device accepts those.
-    """
-    listed = isinstance(operand, (list, tuple)) and len(operand) > 1
-    if listed and all(isinstance(one, torch.Tensor) for one in operand):
-        functools.reduce(torch.promote_types, [one.dtype for one in operand])
-
-
-def _common_type(operands: Sequence[Any], types: Types) -> DataType | None:
-    """The type in which torch compares two operands; None if it is unknown."""
-    try:
-        first, second = (as_meta(one, types) for one in operands)
-        return from_torch_dtype(torch.result_type(first, second))
-    except (*_UNKNOWN, *_REFUSED):
-        return None
-
-
 @functools.cache
 def function_named(id: Any) -> Callable[..., Any] | None:
     """Torch's function for Thunder's id; most ids are its name: torch.nn.functional.threshold."""
-    found: Any = torch
+    function: Any = torch
     for name in str(id).removeprefix("torch.").split("."):
-        found = getattr(found, name, None)
-    return found if callable(found) else _functions_by_id().get(id)
+        function = getattr(function, name, None)
+    return function if callable(function) else _functions_by_id().get(id)
 
 
 @functools.cache

@@ -42,31 +42,26 @@ Views = Callable[..., list[torch.Tensor]]
 def torch_function(region: Region, name: str) -> Callable[..., Any]:
     """The region's primitives, each run by Thunder's torch executor, which keeps no value longer
     than it is needed."""
-    # Not Thunder's function itself, for thunder_patches/passes.py replaces it.
-    trace = passes.transform_for_execution(_trace_of(region, name), (torch_executor,))
-    return passes.del_last_used(trace).python_callable()  # type: ignore[no-any-return]
-
-
-def _trace_of(region: Region, name: str) -> TraceCtx:
     trace = TraceCtx(None)
     trace.args, trace.kwargs = list(region.inputs), {}
-    leaves = [_with_torch_impl(leaf) for leaf in region.leaves]
-    made = (proxy for leaf in leaves for proxy in makes(leaf))
-    trace.names = {proxy.name for proxy in (*region.inputs, *made)}
+    # prims.lerp is the one primitive of the table that torch runs only as its composite.
+    leaves = [
+        ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
+        if leaf.sym.id is PrimIDs.LERP
+        else leaf
+        for leaf in region.leaves
+    ]
+    results = (proxy for leaf in leaves for proxy in makes(leaf))
+    trace.names = {proxy.name for proxy in (*region.inputs, *results)}
     with tracectx(trace):
         for proxy in region.inputs:
             prims.unpack_trivial(proxy, name=proxy.name)
     trace.bound_symbols += [*leaves, prims.python_return.bind(list(region.outputs), output=None)]
     trace._siginfo = SigInfo(name)
     trace._siginfo.args = [(proxy.name, None) for proxy in region.inputs]
-    return trace
-
-
-def _with_torch_impl(leaf: BoundSymbol) -> BoundSymbol:
-    """prims.lerp is the one primitive of the table that torch runs only as its composite."""
-    if leaf.sym.id is not PrimIDs.LERP:
-        return leaf
-    return ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
+    # Not Thunder's function itself, for thunder_patches/passes.py replaces it.
+    trace = passes.transform_for_execution(trace, (torch_executor,))
+    return passes.del_last_used(trace).python_callable()  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------------------------------ views
@@ -95,9 +90,9 @@ def _function(region: Region, reshape: str) -> Views:
     names = {proxy.name: f"a{at}" for at, proxy in enumerate(region.inputs)}
     lines = [f"def views({', '.join(names.values())}):"]
     for leaf in region.leaves:
-        made = f"v{len(names)}"
-        lines.append(f"    {made} = {_call(leaf, names[leaf.args[0].name], reshape)}")
-        names[makes(leaf)[0].name] = made
+        name = f"v{len(names)}"
+        lines.append(f"    {name} = {_call(leaf, names[leaf.args[0].name], reshape)}")
+        names[makes(leaf)[0].name] = name
     results = ", ".join(names[proxy.name] for proxy in region.outputs)
     text = "\n".join([*lines, f"    return [{results}]"])
     return FunctionType(_code(text), _SCOPE)

@@ -57,18 +57,19 @@ def edges_of(ops: Sequence[Op], run: Sequence[int], users: Users) -> Edges:
         return Edges((), run, ())
     moves_only = all(ops[at].only(MOVES) for at in run)
     unneeded = _unneeded(ops, run, VIEWS if moves_only else MOVES, users)
-    before: dict[int, None] = {}
-    made_inside: set[str] = set()
+    before: list[int] = []
+    rest: list[int] = []
+    computed: set[str] = set()
     for at in run:
         enters = ops[at].only(_ENTRY | CALLS) or at in unneeded
-        if enters and not ops[at].reads_any(made_inside):
-            before[at] = None
+        if enters and not ops[at].reads_any(computed):
+            before.append(at)
         else:
-            made_inside.update(ops[at].made_names)
-    rest = [at for at in run if at not in before]
+            rest.append(at)
+            computed.update(ops[at].made_names)
     after = _unneeded(ops, rest, _EXIT | CALLS, users)
     inside = [at for at in rest if at not in after]
-    return Edges([*before], inside, [at for at in rest if at in after])
+    return Edges(before, inside, [at for at in rest if at in after])
 
 
 def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) -> set[int]:
@@ -81,7 +82,7 @@ def _unneeded(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Use
     return {*places} - needing
 
 
-def exits_of(
+def boundary_views_of(
     leaves: Sequence[BoundSymbol], outputs: Iterable[str]
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
     """What a region of these primitives returns, and the views that torch makes of its results and

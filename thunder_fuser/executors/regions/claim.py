@@ -11,7 +11,7 @@ trace; Thunder's own partitioner is not used. At the end, fuel limits how many o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
@@ -23,7 +23,13 @@ from thunder.core.symbol import BoundSymbol
 from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.regions.boundary import ENTERING, Edges, by_torch, edges_of, exits_of
+from thunder_fuser.executors.regions.boundary import (
+    ENTERING,
+    Edges,
+    boundary_views_of,
+    by_torch,
+    edges_of,
+)
 from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views, only
 from thunder_fuser.executors.support.check import device_of, leaves_of
 from thunder_fuser.executors.support.index_rows import CALLS
@@ -99,7 +105,9 @@ def claim(flow: DataFlow) -> Claims:
     ops, users = flow.ops, flow.readers
     lines = lines_of(ops)
     trace = _Claimed(lines)
-    for places in _regions(ops):
+    regions = [-1 - at if op.region is None else op.region for at, op in enumerate(ops)]
+    for _, grouped in groupby(range(len(ops)), regions.__getitem__):
+        places = [*grouped]  # of a region, or of one op that torch runs
         if not ops[places[0]].is_fusible:
             trace.leave(ops[places[0]])
             continue
@@ -115,16 +123,6 @@ def claim(flow: DataFlow) -> Claims:
         for at in edges.after:
             trace.leave(ops[at])
     return Claims(tuple(trace.items), tuple(trace.unfused), lines, trace.outside)
-
-
-def _regions(ops: Sequence[Op]) -> Iterator[list[int]]:
-    """The places of each region, and of each op that torch runs."""
-
-    def number(at: int) -> int:
-        region = ops[at].region
-        return -1 - at if region is None else region
-
-    return ([*places] for _, places in groupby(range(len(ops)), number))
 
 
 class _Claimed:
@@ -149,8 +147,8 @@ class _Claimed:
         if op.bsym.sym.id not in _SILENT:
             at_edge = VIEW if op.only(VIEWS) else _CALL
             where = next((self.lines[name] for name in op.made_names if name in self.lines), "")
-            one = Unfused(op.bsym.sym.name, op.refusal or of_region or at_edge, where)
-            self.unfused.append(self._known.setdefault(one, one))
+            unfused = Unfused(op.bsym.sym.name, op.refusal or of_region or at_edge, where)
+            self.unfused.append(self._known.setdefault(unfused, unfused))
 
     def add_region(self, formed: Formed, unfused: tuple[BoundSymbol, ...]) -> None:
         region, exits = formed
@@ -179,51 +177,34 @@ class Formed(NamedTuple):
         views: {name: view outside of the region that it may repeat}.
         """
         whole = Region.whole(ops)
-        wanted, exits = exits_of(whole.leaves, outputs)
+        wanted, exits = boundary_views_of(whole.leaves, outputs)
         return Formed(whole.narrowed(wanted, views), exits)
 
 
 def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Formed | Reject:
     """The region of the ops inside of the edges, or why torch runs all of them."""
-    chosen = [ops[at] for at in edges.inside]
-    escaping = _escaping(ops, edges.inside, users)
+    chosen, members = [ops[at] for at in edges.inside], set(edges.inside)
+    results = [name for op in chosen for name in op.made_names]
+    escaping = [name for name in results if not members.issuperset(users.get(name, ()))]
     if not all(op.only(VIEWS | CALLS) for op in chosen):
         formed = Formed.of(chosen, escaping, views)
     elif not all(op.only(VIEWS) for op in chosen):
         return _CALL
     elif edges.before or edges.after:
         return VIEW
-    else:
-        formed = Formed(Region.whole(chosen).narrowed([*escaping, *_sources(chosen)]))
-    return _refuse_region(formed.region, chosen[0]) or formed
-
-
-def _escaping(ops: Sequence[Op], inside: Sequence[int], users: Users) -> list[str]:
-    """The names made inside that ops outside read."""
-    members = set(inside)
-    made = (name for at in inside for name in ops[at].made_names)
-    return [name for name in made if not members.issuperset(users.get(name, ()))]
-
-
-def _sources(ops: Sequence[Op]) -> list[str]:
-    """The operands of the views that a later region may repeat."""
-    leaves = [leaf for op in ops for leaf in op.leaves]
-    return [reads(leaf)[0].name for leaf in leaves if leaf.sym.id in ENTERING]
-
-
-def _refuse_region(region: Region, first: Op) -> Reject | None:
-    """A Reject for a region that returns no tensor, or that makes GPU tensors from no tensor.
-
-    A call runs on the device of its arguments. And torch.full and torch.arange are one kernel too.
-    """
+    else:  # with the operands of the views that a later region may repeat
+        leaves = [leaf for op in chosen for leaf in op.leaves if leaf.sym.id in ENTERING]
+        sources = [reads(leaf)[0].name for leaf in leaves]
+        formed = Formed(Region.whole(chosen).narrowed([*escaping, *sources]))
+    region, device = formed.region, device_of(chosen[0].bsym)
     if not region.outputs:
         return Reject("nothing reads its result")
     if not all(isinstance(out, TensorProxy) for out in region.outputs):
         return Reject("its result is a number")
-    device = device_of(first.bsym)
+    # A call runs on the device of its arguments. And torch.full and torch.arange are one kernel.
     on_cpu = device is None or device.devicetype is DeviceType.CPU
     if on_cpu or any(isinstance(p, TensorProxy) and p.device == device for p in region.inputs):
-        return None
+        return formed
     return Reject("only creates GPU tensors, at which torch is as fast")
 
 

@@ -24,11 +24,11 @@ _SHOWN = 4
 class Comments:
     """The comments of one trace; none in a trace without a backward."""
 
-    def __init__(self, found: Recomputation | None) -> None:
-        copies = {} if found is None else found.copies
-        self._values = {} if found is None else found.forward.values
-        self._kept = frozenset(() if found is None else found.plan.kept)
-        self._original = {copy: name for name, made in copies.items() for copy in made}
+    def __init__(self, recomputation: Recomputation | None) -> None:
+        copies = {} if recomputation is None else recomputation.copies
+        self._values = {} if recomputation is None else recomputation.forward.values
+        self._kept = frozenset(() if recomputation is None else recomputation.plan.kept)
+        self._original = {copy: name for name in copies for copy in copies[name]}
 
     def of(self, region: Region) -> str:
         """The comment on a region: one line, or empty."""
@@ -43,8 +43,8 @@ class Comments:
 
     def recomputed(self, region: Region) -> list[str]:
         """The values of the forward that a region recomputes, in order."""
-        made = (out.name for leaf in region.leaves for out in makes(leaf))
-        return [self._original[name] for name in made if name in self._original]
+        results = (out.name for leaf in region.leaves for out in makes(leaf))
+        return [self._original[name] for name in results if name in self._original]
 
     def bytes(self, again: Iterable[str]) -> int:
         """The bytes of those values that would have been kept; a view has no memory of its own."""

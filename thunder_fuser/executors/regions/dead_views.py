@@ -16,18 +16,11 @@ def drop_dead_views(plan: Plan) -> Plan:
     needed: set[str] = set()
     kept: list[Item] = []
     for item in reversed(plan.items):
-        live = _needed(item, needed)
-        if live is not None:
-            kept.append(live)
-            needed.update(proxy.name for proxy in read_by(live))
+        is_view = item.makes_views if isinstance(item, Region) else only(item, VIEWS)
+        wanted = [proxy.name for proxy in made_by(item) if proxy.name in needed]
+        if isinstance(item, Region) and is_view:
+            item = item.narrowed(wanted)
+        if wanted or not is_view:
+            kept.append(item)
+            needed.update(proxy.name for proxy in read_by(item))
     return plan.with_items(reversed(kept))
-
-
-def _needed(item: Item, names: set[str]) -> Item | None:
-    """The item; of a region of views, the part that makes these names; None if it makes none."""
-    if isinstance(item, Region) and item.makes_views:
-        wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
-        return item.narrowed(wanted) if wanted else None
-    if isinstance(item, Region) or not only(item, VIEWS):
-        return item
-    return item if any(out.name in names for out in made_by(item)) else None

@@ -43,7 +43,7 @@ def donate_last_reads(plan: Plan) -> Plan:
     facts: dict[int, Mapping[str, Any]] = {}
     for at, item in enumerate(plan.items):
         if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
-            ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
+            ended = [proxy for proxy in memory.alone(item.inputs) if last[memory.of(proxy)] == at]
             kept = [p.name for p in ended if trains and not memory.makers[memory.of(p)].is_backward]
             freed = [p.name for p in ended if p.name not in kept]
             if ended:
@@ -60,12 +60,12 @@ class _ProductMemory:
         taken = set(map(self._memory.of, flow.written))
         taken |= set(map(self.of, flow.ops[-1].reads))  # what the trace returns
         for op in flow.ops:
-            made = set(map(self.of, op.makes))
+            results = set(map(self.of, op.makes))
             if is_product(op.bsym):
-                taken |= made & self.makers.keys()
-                self.makers.update(dict.fromkeys(made, op))
+                taken |= results & self.makers.keys()
+                self.makers.update(dict.fromkeys(results, op))
             elif not op.only(VIEWS):
-                taken |= made
+                taken |= results
         for name in taken:
             self.makers.pop(name, None)
 
@@ -73,7 +73,7 @@ class _ProductMemory:
         """One name for all that may share the tensor's memory."""
         return self._memory.of(proxy.name)
 
-    def own(self, proxies: Sequence[Proxy]) -> Iterator[Proxy]:
+    def alone(self, proxies: Sequence[Proxy]) -> Iterator[Proxy]:
         """The plain tensors whose memory a product made, and no other of these shares."""
         names = list(map(self.of, proxies))
         for proxy, name in zip(proxies, names, strict=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx
 from thunder.distributed.prims import PrimIDs as Collectives
 
@@ -21,6 +21,7 @@ from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.prepared import type_of
 
 Order = tuple[int, ...]
 
@@ -54,14 +55,6 @@ class RegionMemory:
     row_major: tuple[str, ...] = ()
     hidden: Mapping[str, Order] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
-
-    def joined(self, other: RegionMemory) -> RegionMemory:
-        """Of one region instead of these two."""
-        return RegionMemory(
-            (*self.donated, *other.donated), (*self.donated_if_freed, *other.donated_if_freed),
-            (*self.row_major, *other.row_major), {**self.hidden, **other.hidden},
-            (*self.writes, *other.writes),
-        )  # fmt: skip
 
 
 NO_MEMORY = RegionMemory()
@@ -163,26 +156,19 @@ class Plan:
                 if proxy.name not in ready and (proxy.name in self.makers or proxy.name in known):
                     _refuse(name, proxy.name, "made before it is read")
             ready.update(proxy.name for proxy in made_by(item))
-        if [*map(_type, before.returned)] != [*map(_type, self.returned)]:
+        if [*map(type_of, before.returned)] != [*map(type_of, self.returned)]:
             _refuse(name, "the result", "returned as before")
         for region in self.regions:
-            if not region.makes_views:  # of these a pass may leave a part, with the number of all
-                self._verify_memory(name, region)
-
-    def _verify_memory(self, name: str, region: Region) -> None:
-        memory = self.memory.of(region)
-        inputs = {proxy.name for proxy in region.inputs}
-        outputs = {proxy.name for proxy in region.outputs}
-        targets = {write.target for write in memory.writes}
-        for value in {*memory.donated, *memory.donated_if_freed, *targets} - inputs:
-            _refuse(name, value, "an input of the region that writes over it")
-        for value in {*memory.row_major, *memory.hidden} - outputs:
-            _refuse(name, value, "an output of the region that has a stride order of it")
-
-
-def _type(proxy: Proxy) -> object:
-    is_tensor = isinstance(proxy, TensorProxy)
-    return (proxy.dtype, tuple(proxy._shape), proxy.device) if is_tensor else type(proxy)
+            if region.makes_views:  # of these a pass may leave a part, with the number of all
+                continue
+            memory = self.memory.of(region)
+            targets = {write.target for write in memory.writes}
+            written = {*memory.donated, *memory.donated_if_freed, *targets}
+            for value in written - {proxy.name for proxy in region.inputs}:
+                _refuse(name, value, "an input of the region that writes over it")
+            ordered = {*memory.row_major, *memory.hidden}
+            for value in ordered - {proxy.name for proxy in region.outputs}:
+                _refuse(name, value, "an output of the region that has a stride order of it")
 
 
 def _refuse(name: str, value: str, expected: str) -> None:

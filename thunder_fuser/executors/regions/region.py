@@ -53,8 +53,8 @@ class Region:
         """
         wanted = frozenset(outputs)
         live = _with_views(_live(self.leaves, wanted), views)
-        inputs, made = boundary(live, wanted)
-        return replace(self, leaves=live, inputs=inputs, outputs=made)
+        inputs, results = boundary(live, wanted)
+        return replace(self, leaves=live, inputs=inputs, outputs=results)
 
     @property
     def makes_views(self) -> bool:
@@ -98,12 +98,12 @@ def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundS
 
 def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbol, ...]:
     """The primitives, preceded by the outside views that they read, directly or through views."""
-    made = {out.name for leaf in leaves for out in makes(leaf)}
+    results = {out.name for leaf in leaves for out in makes(leaf)}
     front: dict[str, BoundSymbol] = {}
     wanted = [proxy.name for leaf in leaves for proxy in reads(leaf)]
     while wanted:
         name = wanted.pop()
-        if name in views and name not in made:
+        if name in views and name not in results:
             front.pop(name, None)  # read once more: it must come still earlier
             front[name] = views[name]
             wanted.append(reads(views[name])[0].name)
@@ -114,15 +114,15 @@ def boundary(
     leaves: Sequence[BoundSymbol], wanted: frozenset[str]
 ) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
     """(inputs, outputs) in the order in which they first appear."""
-    made: set[str] = set()
+    inside: set[str] = set()
     inputs: dict[str, Proxy] = {}
     outputs: dict[str, Proxy] = {}
     for leaf in leaves:
         for proxy in reads(leaf):
-            if proxy.name not in made and not is_known_number(proxy):
+            if proxy.name not in inside and not is_known_number(proxy):
                 inputs.setdefault(proxy.name, proxy)
         for proxy in makes(leaf):
-            made.add(proxy.name)
+            inside.add(proxy.name)
             if proxy.name in wanted:
                 outputs.setdefault(proxy.name, proxy)
     return tuple(inputs.values()), tuple(outputs.values())

@@ -7,8 +7,8 @@
 So a step of an optimizer is one kernel that writes its arguments, and a batch norm one region that
 writes its running statistics. The region computes everything from the inputs' old contents, and
 writes each argument once, at the end. Its ops one by one would do the same, unless a written
-argument shares memory with another input. Each call checks that (see host/dispatch.py), and torch
-then runs the ops one by one.
+argument shares memory with another input. Each call checks that (host/call/dispatch.py), and
+torch then runs the ops one by one.
 
 An argument qualifies if the trace has no view of it. Its writes must replace all of it. Between the
 regions of one group stand only such writes, fences, and views of what the group does not make. The
@@ -17,12 +17,11 @@ views go before the region. Nothing is joined that is not apart for the sake of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
@@ -59,22 +58,20 @@ def refuse_stale_reads(plan: Plan) -> Plan:
         if isinstance(item, Region):
             name = "a view" if item.makes_views else f"{plan.options.prefix}{count}"
             for proxy in item.inputs:
-                if proxy.name in written:
-                    raise _read_after_write(name, proxy, written[proxy.name])
+                if (copy := written.get(proxy.name)) is not None:
+                    operands = ", ".join(operand.name for operand in reads(copy))
+                    call = f"{makes(copy)[0].name} = {copy.sym.name}({operands})"
+                    raise AliasError(
+                        f"{name} reads {proxy.name} after {call} has written it",
+                        expected="the value that was written",
+                        got=f"{proxy.name}, the tensor written to",
+                        do="use the result of the in-place op, or set"
+                        " disable_inplace_copy_check=True",
+                    )
             count += not item.makes_views
         else:
             written |= {proxy.name: item for proxy in overwritten(item)}
     return plan
-
-
-def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasError:
-    return AliasError(
-        f"{region} reads {proxy.name} after {makes(copy)[0].name} = {copy.sym.name}"
-        f"({', '.join(one.name for one in reads(copy))}) has written it",
-        expected="the value that was written",
-        got=f"{proxy.name}, the tensor written to",
-        do="use the result of the in-place op, or set disable_inplace_copy_check=True",
-    )
 
 
 def join_across_writes(plan: Plan) -> Plan:
@@ -108,21 +105,19 @@ def _arguments(plan: Plan) -> frozenset[str]:
     items, memory = plan.items, plan.flow.memory_behind_fences
     written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
     makers = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
-    known = plan.readers.keys() | makers.keys()
+    renamed = {
+        name
+        for name, item in makers.items()
+        if not isinstance(item, Region) and only(item, RENAMES)
+    }
     names_of: dict[str, set[str]] = {}
-    for name in known:
+    for name in plan.readers.keys() | makers.keys():
         if (place := memory.of(name)) in written:
             names_of.setdefault(place, set()).add(name)
-    fit = (
-        names for names in names_of.values()
-        if len(names - makers.keys()) == 1
-        and all(_renames(makers[name]) for name in names if name in makers)
-    )  # fmt: skip
-    return frozenset(name for names in fit for name in names)
-
-
-def _renames(item: Item) -> bool:
-    return not isinstance(item, Region) and only(item, RENAMES)
+    fit = (names for names in names_of.values() if len(names - makers.keys()) == 1)
+    return frozenset(
+        name for names in fit if names & makers.keys() <= renamed for name in names
+    )
 
 
 class _Group:
@@ -172,7 +167,14 @@ class _Group:
 
     def _takes_view(self, at: int, view: BoundSymbol) -> bool:
         names = {proxy.name for proxy in reads(view)}
-        if names.isdisjoint(self._made | self._arguments) and all(map(_never_copies, parts(view))):
+        # Where torch may have to copy, the view reads memory that the group may write.
+        may_copy = any(
+            [size for size in reads(part)[0]._shape if size != 1]
+            != [size for size in makes(part)[0]._shape if size != 1]
+            for part in parts(view)
+            if part.sym.id is PrimIDs.RESHAPE
+        )
+        if names.isdisjoint(self._made | self._arguments) and not may_copy:
             self._views.append(view)
             self._all.append(view)
             return True
@@ -185,50 +187,43 @@ class _Group:
     def items(self, memory: MemoryPlan) -> tuple[list[Item], dict[int, RegionMemory]]:
         """The views, the region of all other items, and the fences behind it, with that region's
         memory; or all unchanged."""
-        inside, behind = _without_end(self._inside)
+        end = len(self._inside)  # fences may follow the last copy or region
+        while end and not isinstance(item := self._inside[end - 1], Region):
+            if only(item, COPIES):
+                break
+            end -= 1
+        inside, behind = self._inside[:end], self._inside[end:]
         if not any(not isinstance(item, Region) and only(item, COPIES) for item in inside):
             return self._all, {}
-        leaves = [leaf for item in inside for leaf in _leaves(item)]
+        leaves = [
+            leaf
+            for item in inside
+            for leaf in (item.leaves if isinstance(item, Region) else parts(item))
+        ]
         # A leaf may repeat a view that torch makes before: the user gets torch's.
-        made = {proxy.name for item in inside for proxy in made_by(item)}
-        wanted = {name for name in made if self._last.get(name, -1) > self._end}
+        results = {proxy.name for item in inside for proxy in made_by(item)}
+        wanted = {name for name in results if self._last.get(name, -1) > self._end}
         wanted.update(proxy.name for item in behind for proxy in read_by(item))
         writes = _writes(leaves, self._arguments, wanted)
         if writes is None:
             return self._all, {}
         regions = [item for item in inside if isinstance(item, Region)]
-        inputs, outputs = boundary(leaves, frozenset(wanted & made))
+        inputs, outputs = boundary(leaves, frozenset(wanted & results))
         whole = replace(
             regions[0], leaves=tuple(leaves), inputs=inputs, outputs=outputs,
             where=next(filter(None, (region.where for region in regions)), ""),
         )  # fmt: skip
-        joined = _memory(whole, regions, memory, writes)
-        return [*self._views, whole, *behind], {whole.number: joined}
-
-
-def _never_copies(view: BoundSymbol) -> bool:
-    """True unless torch may have to copy, which reads memory that the group may write."""
-    if view.sym.id is not PrimIDs.RESHAPE:
-        return True
-    before, after = reads(view)[0]._shape, makes(view)[0]._shape
-    return [size for size in before if size != 1] == [size for size in after if size != 1]
-
-
-def _without_end(
-    inside: Sequence[Region | BoundSymbol],
-) -> tuple[Sequence[Region | BoundSymbol], Sequence[Item]]:
-    """The items up to the last copy or region, and the fences behind it."""
-    end = len(inside)
-    while end and not isinstance(item := inside[end - 1], Region) and not only(item, COPIES):
-        end -= 1
-    return inside[:end], inside[end:]
-
-
-def _leaves(item: Item) -> Iterator[BoundSymbol]:
-    if isinstance(item, Region):
-        yield from item.leaves
-    else:
-        yield from parts(item)
+        # None of them overwrites what autograd kept: only regions of a backward do.
+        donated = (name for region in regions for name in memory.of(region).donated)
+        row_major = (name for region in regions for name in memory.of(region).row_major)
+        operands = {proxy.name for proxy in inputs}
+        returned = {proxy.name for proxy in outputs}
+        of_whole = RegionMemory(
+            donated=tuple(name for name in donated if name in operands),
+            row_major=tuple(name for name in row_major if name in returned),
+            writes=writes,
+        )
+        return [*self._views, whole, *behind], {whole.number: of_whole}
 
 
 def _place(region: Region) -> object:
@@ -259,23 +254,8 @@ def _writes(
             if leaf.kwargs.get("grad_enabled", True):
                 checked.add(name)
     asked = {name for name in wanted if name in arguments}
-    if not asked <= {name for one in value for name in newest[one]}:
+    if not asked <= {name for argument in value for name in newest[argument]}:
         return None
     return tuple(
-        Write(one, value[one], frozenset(newest[one]), one in checked) for one in value
-    )
-
-
-def _memory(
-    whole: Region, regions: Iterable[Region], memory: MemoryPlan, writes: tuple[Write, ...]
-) -> RegionMemory:
-    """What the regions do to memory as one. None of them overwrites what autograd kept: only
-    regions of a backward do."""
-    joined = reduce(RegionMemory.joined, map(memory.of, regions))
-    inputs = {proxy.name for proxy in whole.inputs}
-    outputs = {proxy.name for proxy in whole.outputs}
-    return RegionMemory(
-        donated=tuple(name for name in joined.donated if name in inputs),
-        row_major=tuple(name for name in joined.row_major if name in outputs),
-        writes=writes,
+        Write(name, value[name], frozenset(newest[name]), name in checked) for name in value
     )

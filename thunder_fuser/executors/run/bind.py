@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import count
 from typing import Any
@@ -47,7 +47,13 @@ def bind_plan(
 
     fused = from_trace(plan.trace)
     fused.bound_symbols = [*map(bound, plan.items)]
-    _tag_backward(fused.bound_symbols)
+    # Our passes make bound symbols without tags: what reads gradients is tagged, as Thunder does.
+    # An executor that fuses after us joins what has no tag to the forward.
+    names: set[str] = set()
+    for bsym in fused.bound_symbols[:-1]:
+        if BoundSymbolTag.BACKWARD in bsym.tags or any(read.name in names for read in reads(bsym)):
+            bsym.tags.add(BoundSymbolTag.BACKWARD)
+            names.update(result.name for result in makes(bsym))
     number = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
     fused.set_provenance(TraceProvenance(f"Fusion by {executor.name}: {number} fusions"))
     return fused
@@ -82,14 +88,3 @@ def bind_region(
     if region.is_backward:
         bsym.tags.add(BoundSymbolTag.BACKWARD)
     return bsym
-
-
-def _tag_backward(bsyms: Sequence[BoundSymbol]) -> None:
-    """Tags what reads gradients, as Thunder does: our passes make bound symbols without tags. An
-    executor that fuses after us joins what has no tag to the forward.
-    """
-    names: set[str] = set()
-    for bsym in bsyms[:-1]:
-        if BoundSymbolTag.BACKWARD in bsym.tags or any(read.name in names for read in reads(bsym)):
-            bsym.tags.add(BoundSymbolTag.BACKWARD)
-            names.update(result.name for result in makes(bsym))

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
@@ -35,7 +35,7 @@ from thunder_fuser.executors.stride_orders.simulate import (
     results_of,
     value_of,
 )
-from thunder_fuser.host.dispatch import alignment_of
+from thunder_fuser.host.call.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import compile_options, option, with_options_as_now
 from thunder_fuser.presegment.specialise import InputKey
@@ -53,7 +53,8 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
     """
     values = arguments_of(trace, forget=True)
     proxies = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
-    if get_compile_data() is None or not all(map(_is_sized, proxies)):
+    sizes = (size for p in proxies if isinstance(p, TensorProxy) for size in p._shape)
+    if get_compile_data() is None or not all(type(size) is int for size in sizes):
         return []
     jobs: dict[Hashable, Job] = {}
     for bsym in trace.bound_symbols:
@@ -61,7 +62,7 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
             values.setdefault(proxy.name, value_of(proxy))
         call = callable_of(bsym)
         if call is not None and not call.region.makes_views:
-            jobs.update(_prepared(call, values, prepare))
+            jobs.update(filter(None, [_prepared(call, values, prepare)]))
         for proxy, value in zip(makes(bsym), _results(bsym, call, values), strict=True):
             values.setdefault(proxy.name, value)  # unpacked arguments are known already
     return [*jobs.values()]
@@ -82,34 +83,25 @@ def prepare_region(
     entry = FusionCache.get().expect(definition)
     if entry.error is not None or entry.fusion.shape_scalars:
         return None
-    what = _keys(args), device, compile_options()
+    what = tuple(map(_key, args)), device, compile_options()
     return (entry.number, *what), with_options_as_now(partial(entry.plan_ahead, *what))
 
 
-def _keys(args: Sequence[Any]) -> tuple[InputKey, ...]:
-    """The keys of such arguments; their memory counts as aligned as torch's allocations are."""
-    return tuple(map(_key, args))
-
-
 def _key(value: Any) -> InputKey:
+    """The key of such an argument; its memory counts as aligned as torch's allocations are."""
     if not isinstance(value, torch.Tensor):
         return InputKey()
     place = value.storage_offset() * value.element_size()
     return InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(place))
 
 
-def _is_sized(proxy: Proxy) -> bool:
-    return not isinstance(proxy, TensorProxy) or all(type(size) is int for size in proxy._shape)
-
-
-def _prepared(call: RegionCallable, values: Values, prepare: Prepare) -> Sequence[Prepared]:
-    """The job of a region, or nothing."""
+def _prepared(call: RegionCallable, values: Values, prepare: Prepare) -> Prepared | None:
+    """The job of a region, if it has one."""
     args, device = [values[proxy.name] for proxy in call.region.inputs], _device(call.region)
     try:
-        job = call.ahead(lambda definition, args: prepare(definition, args, device), args)
+        return call.ahead(lambda definition, args: prepare(definition, args, device), args)
     except Exception:  # the call will raise the same error again, where the user can see it
-        return ()
-    return () if job is None else (job,)
+        return None
 
 
 def _device(region: Region) -> torch.device:

@@ -42,16 +42,16 @@ def in_words(run: Callable[..., Any], name: str, region: Region) -> Callable[...
         try:
             return run(*args)  # type: ignore[no-any-return]
         except OutOfRangeError as error:
-            raise _told(error, name, region).with_traceback(None) from error
+            raise _in_words(error, name, region).with_traceback(None) from error
 
     return call
 
 
-def _told(error: OutOfRangeError, name: str, region: Region) -> OutOfRangeError:
+def _in_words(error: OutOfRangeError, name: str, region: Region) -> OutOfRangeError:
     indexing = [leaf for leaf in region.leaves if leaf.sym.id in AT_INDICES]
     where = span_of([*map(line_of, indexing)]) or region.where
-    found = _OP.search(error.thing)
-    op, dim = found.groups() if found else ("", None)
+    match = _OP.search(error.thing)
+    op, dim = match.groups() if match else ("", None)
     facts, got = error.facts, int(error.facts["got"])
     size, words = int(facts["expected"].rpartition(" ")[2]) + 1, _WORDS.get(op, _AT_AXIS)
     if op == "index_select" and _counts_from_the_end(region):
@@ -64,11 +64,11 @@ def _told(error: OutOfRangeError, name: str, region: Region) -> OutOfRangeError:
 
 def _counts_from_the_end(region: Region) -> bool:
     """True for x[i], which adds the size to an index below 0: i + where(i < 0, size, 0)"""
-    made = {out.name: leaf.sym.id for leaf in region.leaves for out in makes(leaf)}
+    kinds = {out.name: leaf.sym.id for leaf in region.leaves for out in makes(leaf)}
     wrapped = {
         makes(leaf)[0].name for leaf in region.leaves
         if leaf.sym.id is PrimIDs.ADD
-        and PrimIDs.WHERE in [made.get(proxy.name) for proxy in reads(leaf)]
+        and PrimIDs.WHERE in [kinds.get(proxy.name) for proxy in reads(leaf)]
     }  # fmt: skip
     takes = (leaf for leaf in region.leaves if leaf.sym.id is PrimIDs.TAKE)
     return all(leaf.args[1].name in wrapped for leaf in takes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -45,10 +45,10 @@ from thunder_fuser.executors.regions.plan import RegionMemory
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.out_of_range import in_words
 from thunder_fuser.executors.support.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.host.arguments import check_memory, check_plain
-from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
-from thunder_fuser.host.guards import note_miss
-from thunder_fuser.host.script import repro_text
+from thunder_fuser.host.call.arguments import check_memory, check_plain
+from thunder_fuser.host.call.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
+from thunder_fuser.host.call.recompiles import note_miss
+from thunder_fuser.host.observe.script import repro_text
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.source.warn import line_of_the_call, warn_at
@@ -61,14 +61,15 @@ T = TypeVar("T")
 class RegionCallable:
     """Makes `call`, the function of a region. All work waits for its first call.
 
-    `given` are options of the jit call, in force while the region is compiled. A model has many
+    `options` are those of the jit call, in force while the region is compiled. A model has many
     regions, and each lives as long as the compiled function: what they have in common is shared.
     fallbacks: why torch runs calls of it. place: which one of the regions it is, in words.
     """
 
     __slots__ = (
-        "__weakref__", "_compile", "_expected", "_freeing", "_given", "_keeping", "call", "context",
-        "definitions", "fallbacks", "memory", "name", "on_mesh", "one_by_one", "place", "region",
+        "__weakref__", "_compile", "_expected", "_freeing", "_keeping", "_options", "call",
+        "context", "definitions", "fallbacks", "memory", "name", "on_mesh", "one_by_one", "place",
+        "region",
     )
 
     def __init__(
@@ -77,7 +78,7 @@ class RegionCallable:
         region: Region,
         memory: RegionMemory,
         compile_region: Compile,
-        given: Mapping[str, Value],
+        options: Mapping[str, Value],
         *,
         place: str = "a region",
     ) -> None:
@@ -85,7 +86,7 @@ class RegionCallable:
         self.definitions: tuple[Definition, ...] = ()
         self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
-        self._given = given
+        self._options = options
         # What was recorded ahead of the first call: for which layouts, and the definition.
         self._expected: tuple[Any, Definition] | None = None
         self.one_by_one: Runner | None = None
@@ -99,7 +100,8 @@ class RegionCallable:
         if not region.makes_views:
             self._keeping = make_dispatch(inputs, self._miss, **how)
         if memory.donated_if_freed:
-            self._freeing = make_dispatch(inputs, self._miss_freeing, **how)
+            donated = (*memory.donated, *memory.donated_if_freed)
+            self._freeing = make_dispatch(inputs, partial(self._compiled, donated), **how)
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:
@@ -111,9 +113,17 @@ class RegionCallable:
         return list(self.region.outputs)
 
     def _call(self) -> Runner:
-        if self._keeping is None:
+        keeping, freeing = self._keeping, self._freeing
+        if keeping is None:
             return view_function(self.region)
-        return self._keeping if self._freeing is None else _either(self._keeping, self._freeing)
+        if freeing is None:
+            return keeping  # type: ignore[no-any-return]
+
+        def call(*args: Any) -> Sequence[torch.Tensor]:
+            """`freeing` writes over what autograd has kept, where that is about to be freed."""
+            return (freeing if may_be_freed() else keeping)(*args)  # type: ignore[no-any-return]
+
+        return call
 
     @property
     def tables(self) -> list[dict[Any, Runner]]:
@@ -139,13 +149,10 @@ class RegionCallable:
     def _miss(self, args: Sequence[Any]) -> Runner:
         return self.views(args) or self._compiled(self.memory.donated, args)
 
-    def _miss_freeing(self, args: Sequence[Any]) -> Runner:
-        return self._compiled((*self.memory.donated, *self.memory.donated_if_freed), args)
-
     def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         for name, tensor in self._tensors(args):
             check_memory(name, tensor)  # the fallback would read freed memory too
-        with in_force(self._given):
+        with in_force(self._options):
             names = [proxy.name for proxy in self.region.inputs]
             note_miss(self, self.name, names, args, variant=donated)
         return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
@@ -157,7 +164,7 @@ class RegionCallable:
                 yield f"argument {at} of {self.name}", arg
 
     def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
-        with in_force(self._given), working(self.place), timing(self.name):
+        with in_force(self._options), working(self.place), timing(self.name):
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)
@@ -197,7 +204,7 @@ class RegionCallable:
             return None
         freed = self.memory.donated_if_freed  # most often a backward frees what it reads
         donated, layouts = (*self.memory.donated, *freed), self._layouts(args)
-        with in_force(self._given):
+        with in_force(self._options):
             definition = self._recorded(donated, layouts)
             self._expected = (donated, layouts), definition
             return prepare(definition, args)
@@ -223,12 +230,11 @@ class RegionCallable:
         return FusionCache.get().interned(sharded(definition, self.region.inputs))
 
     def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
-        return [*map(self._layout, self.region.inputs, args)]
-
-    def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
-        if not isinstance(arg, torch.Tensor):
-            return None
-        return whole_layout(proxy) if self.on_mesh else layout_of(arg)
+        return [
+            (whole_layout(proxy) if self.on_mesh else layout_of(arg))
+            if isinstance(arg, torch.Tensor) else None
+            for proxy, arg in zip(self.region.inputs, args, strict=True)
+        ]  # fmt: skip
 
 
 def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
@@ -278,15 +284,6 @@ def may_be_freed() -> bool:
 _has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked at every call
 
 
-def _either(keeping: Runner, freeing: Runner) -> Runner:
-    """`freeing`, which writes over what autograd has kept, where that is about to be freed."""
-
-    def call(*args: Any) -> Sequence[torch.Tensor]:
-        return (freeing if may_be_freed() else keeping)(*args)
-
-    return call
-
-
 def _marks(region: Region, memory: RegionMemory) -> bytes:
     """For each input, what `may_write` has to know of it."""
     writes = {write.target: write for write in memory.writes}
@@ -295,8 +292,8 @@ def _marks(region: Region, memory: RegionMemory) -> bytes:
         if not isinstance(proxy, TensorProxy):
             return 0
         write = writes.get(proxy.name)
-        marked = 0 if write is None else WRITTEN | CHECKED * write.is_checked
-        return marked | proxy.dtype.bytes
+        flags = 0 if write is None else WRITTEN | CHECKED * write.is_checked
+        return flags | proxy.dtype.bytes
 
     return bytes(map(mark, region.inputs))
 
@@ -327,7 +324,7 @@ def warn_of_fallback(
     if not first_time(("fallback", cause_of(error))):
         drop(error.folder)  # no message names it
         return
-    told = [
+    lines = [
         f"{name} ({where}) falls back to torch for {ops} ops: compilation failed:"
         f" {error.sentence.rstrip('.')}.",
         *error.facts["lines"],
@@ -335,8 +332,8 @@ def warn_of_fallback(
     ]
     is_of_machine = isinstance(error, ToolchainError) or isinstance(error.__cause__, OF_SYSTEM)
     if definition and not is_of_machine:
-        told.append(_again(name, error, definition, args))
-    warn_at(where, "\n".join(told), FallbackWarning)
+        lines.append(_again(name, error, definition, args))
+    warn_at(where, "\n".join(lines), FallbackWarning)
 
 
 def _again(name: str, error: FuserError, definition: Definition, args: Sequence[Any]) -> str:

@@ -12,9 +12,10 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.base.logs import is_logged, log
+from thunder_fuser.executors.plan_text import typed
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
-from thunder_fuser.host.guards import note
+from thunder_fuser.host.call.recompiles import note
 from thunder_fuser.source.lines import span_of
 from thunder_fuser.trace.proxies import makes
 
@@ -31,7 +32,7 @@ def note_arguments(arguments: Iterable[Proxy]) -> None:
     """Logs the arguments of a trace that differ from the last trace of the same function."""
     data = get_compile_data()
     if data is not None and is_logged("recompiles"):
-        call = {proxy.name: _facts(proxy) for proxy in arguments}
+        call = {proxy.name: _guarded(proxy) for proxy in arguments}
         name = getattr(data.fn, "__name__", type(data.fn).__name__)
         note(data, f"{name}, traced again by Thunder", call)
 
@@ -40,22 +41,19 @@ def _fusion_text(call: RegionCallable, lines: Mapping[str, str]) -> str:
     region = call.region
     names = (out.name for leaf in region.leaves for out in makes(leaf))
     where = span_of([lines[name] for name in names if name in lines])
+    inputs = (
+        typed(proxy) if isinstance(proxy, TensorProxy) else f"{proxy.name} (a number)"
+        for proxy in region.inputs
+    )
     facts = [
         f"{call.name}: {'backward' if region.is_backward else 'forward'}",
         f"ops {counted(leaf.sym.name for leaf in region.leaves)}",
-        f"inputs {', '.join(map(_input_text, region.inputs))}",
+        f"inputs {', '.join(inputs)}",
     ]
     return "; ".join([*facts, f"from {where}"] if where else facts)
 
 
-def _input_text(proxy: Proxy) -> str:
-    if not isinstance(proxy, TensorProxy):
-        return f"{proxy.name} (a number)"
-    dtype = str(proxy.dtype).removeprefix("thunder.dtypes.")
-    return f"{proxy.name} {dtype}{[*proxy.shape]}"
-
-
-def _facts(proxy: Proxy) -> dict[str, Any]:
+def _guarded(proxy: Proxy) -> dict[str, Any]:
     """The facts on an argument that Thunder checks before it runs a trace again."""
     if not isinstance(proxy, TensorProxy):
         return {"value": getattr(proxy, "value", None)}

@@ -84,7 +84,7 @@ def _without_values(image: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(image, memory_format=form)
 
 
-def _lying_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _ordered_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The gradient with the strides of its weight, as autograd would copy it."""
     if gradient.stride() == weight.stride():
         return gradient
@@ -105,12 +105,14 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
                     for function, operand in zip(prepare, node.args, strict=False)
                 ]
             node.args = (*prepared, *node.args[len(prepared) :])
-        elif _is_weights(node):
+        elif node.target is operator.getitem and node.args[1] == 1 and (
+            node.args[0].target is _aten.convolution_backward.default
+        ):  # the gradient of the weights
             users = list(node.users)
             with graph.inserting_after(node):
-                laid = graph.call_function(_lying_as, (node, node.args[0].args[2].args[0]))
+                ordered = graph.call_function(_ordered_as, (node, node.args[0].args[2].args[0]))
             for user in users:
-                user.replace_input_with(node, laid)
+                user.replace_input_with(node, ordered)
     return GraphModule({}, graph).forward
 
 
@@ -123,10 +125,3 @@ def _preparations(convolved: Node) -> list[Callable[[torch.Tensor], torch.Tensor
     image = channels_last if of_weight else _without_values
     weight = channels_last if of_image else _without_values
     return [channels_last, image, weight]
-
-
-def _is_weights(node: Node) -> bool:
-    """True for the second result of a convolution's gradient."""
-    if node.target is not operator.getitem or node.args[1] != 1:
-        return False
-    return node.args[0].target is _aten.convolution_backward.default

@@ -69,13 +69,10 @@ def _operands(convolved: Node) -> list[Node]:
 
 
 def _may_run_last(item: BoundSymbol) -> bool:
-    images = [image for image in (*reads(item), *makes(item)) if isinstance(image, TensorProxy)]
-    sizes = [image for image in images if image.ndim in FORMATS]
-    return (
-        len(sizes) > 1
-        and all(image.dtype in _DTYPES.get(image.device.devicetype, ()) for image in sizes)
-        and _groups(item) == 1
-    )
+    tensors = [proxy for proxy in (*reads(item), *makes(item)) if isinstance(proxy, TensorProxy)]
+    images = [tensor for tensor in tensors if tensor.ndim in FORMATS]
+    types = {image.dtype in _DTYPES.get(image.device.devicetype, ()) for image in images}
+    return len(images) > 1 and types == {True} and _groups(item) == 1
 
 
 def _groups(item: BoundSymbol) -> int:

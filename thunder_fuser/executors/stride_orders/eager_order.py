@@ -75,8 +75,11 @@ class _Image:
         }
         try:
             for item, memory in self.steps:
-                values |= _made(item, memory, values)
-        except (RuntimeError, NotImplementedError):  # from operations that need memory
+                for proxy in read_by(item):  # unknown operands count as contiguous
+                    values.setdefault(proxy.name, value_of(proxy))
+                names = [proxy.name for proxy in made_by(item)]
+                values |= zip(names, results_of(item, memory, values), strict=True)
+        except (RuntimeError, NotImplementedError, ValueError):  # from operations that need memory
             return None
         strides: Strides = values[self.proxy.name].stride()
         return strides
@@ -128,7 +131,8 @@ def _images(plan: Plan) -> Iterator[_Image]:
     for item in plan.items:
         ordered = _made_of_images(item, convolved)
         convolved |= ordered
-        for proxy in made_by(item) if _makes_memory(item) else ():
+        has_memory = is_convolution(item) or (isinstance(item, Region) and not item.moves_only)
+        for proxy in made_by(item) if has_memory else ():
             if proxy.name in ordered & returned.keys():
                 image = _image(plan, item, returned[proxy.name])
                 if image is not None:
@@ -147,33 +151,37 @@ def _made_of_images(item: Item, images: Set[str]) -> Set[str]:
     return names if reads_image and not is_product(item) else set()
 
 
-def _makes_memory(item: Item) -> bool:
-    """True if its results are in memory of their own."""
-    return is_convolution(item) or (isinstance(item, Region) and not item.moves_only)
-
-
 def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     """The image; None if it is unknown what decides its order, or if the backward lacks that."""
     items, names = plan.items, deciding(plan.items, {proxy.name})
     arguments = {proxy.name: proxy for item in items if _unpacks(item) for proxy in made_by(item)}
+    # Arguments do not decide, nor does a product, whose result is contiguous.
     parts = tuple(
         item for item in items
-        if any(proxy.name in names for proxy in made_by(item)) and _decides(item)
+        if any(proxy.name in names for proxy in made_by(item))
+        and (isinstance(item, Region) or not (_unpacks(item) or is_product(item)))
     )  # fmt: skip
     read = {proxy.name for item in items if _is_backward(item) for proxy in read_by(item)}
     kept = read if _is_backward(maker) else arguments.keys()
-    models = [proxy for name, proxy in arguments.items() if name in names and _is_image(proxy)]
+    models = [  # numbers and vectors decide no order
+        proxy
+        for name, proxy in arguments.items()
+        if name in names and isinstance(proxy, TensorProxy) and proxy.ndim > 1
+    ]
     proxies = [proxy for part in parts for proxy in (*read_by(part), *made_by(part))]
-    known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
-    if not known or not all(proxy.name in kept for proxy in models):
+    tensors = [proxy for proxy in (*proxies, *models) if isinstance(proxy, TensorProxy)]
+    is_plain = {type(tensor) for tensor in tensors} <= {TensorProxy} and all(
+        type(size) is int for tensor in tensors for size in tensor._shape
+    )
+    is_known = all(  # the order of its results follows without running it on data
+        isinstance(part, Region) or is_convolution(part) or only(part, VIEWS)
+        or getattr(part.sym.executor, "name", "") == TORCH_KERNELS
+        for part in parts
+    )
+    if not (is_plain and is_known and all(proxy.name in kept for proxy in models)):
         return None
     steps = tuple((part, plan.memory.of(part)) for part in parts)
     return _Image(proxy, maker, steps, tuple(models))
-
-
-def _decides(item: Item) -> bool:
-    """False for an argument, and for a product, whose result is contiguous."""
-    return isinstance(item, Region) or not (_unpacks(item) or is_product(item))
 
 
 def _unpacks(item: Item) -> bool:
@@ -184,38 +192,6 @@ def _is_backward(item: Item) -> bool:
     if isinstance(item, Region):
         return item.is_backward
     return BoundSymbolTag.BACKWARD in item.tags and item.sym.id not in _USERS
-
-
-def _is_image(proxy: object) -> bool:
-    """False for numbers and vectors, which decide no order."""
-    return isinstance(proxy, TensorProxy) and proxy.ndim > 1
-
-
-def _is_known(item: Item) -> bool:
-    """True if the order of its results follows without running it on data."""
-    if isinstance(item, Region) or is_convolution(item):
-        return True
-    return only(item, VIEWS) or getattr(item.sym.executor, "name", "") == TORCH_KERNELS
-
-
-def _is_plain(proxy: object) -> bool:
-    if not isinstance(proxy, TensorProxy):
-        return True
-    return type(proxy) is TensorProxy and all(type(size) is int for size in proxy._shape)
-
-
-# ---------------------------------------------------------------------------- their stride orders
-
-
-def _made(item: Item, memory: RegionMemory, values: Values) -> Values:
-    """The results of an item as meta tensors; unknown operands count as contiguous."""
-    for proxy in read_by(item):
-        values.setdefault(proxy.name, value_of(proxy))
-    results = results_of(item, memory, values)
-    names = [proxy.name for proxy in made_by(item)]
-    if len(results) != len(names):
-        raise NotImplementedError(f"the op that makes {', '.join(names)} needs memory")
-    return dict(zip(names, results, strict=True))
 
 
 # ---------------------------------------------------------------------------------- the copies
@@ -236,14 +212,12 @@ def _with_copy(plan: Plan, image: _Image) -> Plan:
         if all(proxy.name != name for proxy in made_by(item)):
             continue
         items.append(copy)
-        if isinstance(item, Region) and name not in convolved and _is_pointwise(item):
+        if not isinstance(item, Region) or name in convolved:
+            continue
+        if not any(has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in item.leaves):
             row_major = (*plan.memory.of(item).row_major, name)
             plan = plan.noting({item.number: {"row_major": row_major}})
     return plan.with_items(items)
-
-
-def _is_pointwise(region: Region) -> bool:
-    return not any(has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in region.leaves)
 
 
 def _copy(trace: TraceCtx, image: _Image) -> BoundSymbol:

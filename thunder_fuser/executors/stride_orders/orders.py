@@ -18,7 +18,7 @@ copy, as in a group norm: [N, G, C / G, H, W]. docs/stride-orders.md has all rul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 from thunder.core.prims import PrimIDs
@@ -70,7 +70,10 @@ def result_orders(
         for result in makes(leaf):
             orders = _orders_of(leaf, result, known, seen)
             if orders:
-                known[result.name] = orders[0] if seen else _order_of_any(orders)
+                is_known = seen or len({*orders}) == 1
+                of_images = [] if is_known else [*filter(_is_last, orders)]
+                any_order = orders[0] if is_known else row_major(len(orders[0]))
+                known[result.name] = of_images[0] if of_images else any_order
     return known
 
 
@@ -118,13 +121,6 @@ def channels_last(image: torch.Tensor) -> torch.Tensor:
 # ----------------------------------------------------------------------------- of one primitive
 
 
-def _order_of_any(orders: Sequence[Order]) -> Order:
-    """The order of a result whose operands may have different ones."""
-    if len(set(orders)) == 1:
-        return orders[0]
-    return next(filter(_is_last, orders), row_major(len(orders[0])))
-
-
 def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> Sequence[Order]:
     """The orders that a result may have, those of its operands; eager torch takes the first."""
     if not isinstance(result, TensorProxy):
@@ -132,22 +128,14 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
     if leaf.sym.id is PrimIDs.STRIDE_ORDER:
         return [tuple(leaf.args[1])]
     if leaf.sym.id is PrimIDs.RESHAPE and not seen:
-        return [*_through_reshape(leaf.args[0], result, known)]
+        before = known.get(leaf.args[0].name)
+        after = before and reshaped_order(before, leaf.args[0]._shape, result._shape)
+        is_image = before and after and (_is_last(before) or _is_last(after))
+        return [after] if after and is_image else []
     orders = [known.get(model.name, ()) for model in _models(leaf, result)]
     if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not all(map(_is_last, orders)):
         return []
     return [*filter(None, orders)]
-
-
-def _through_reshape(
-    operand: TensorProxy, result: TensorProxy, known: Orders
-) -> Iterator[Order]:
-    """The order of the reshaped operand, if it is channels last before or after; else nothing."""
-    if operand.name in known:
-        before = known[operand.name]
-        after = reshaped_order(before, operand._shape, result._shape)
-        if after is not None and (_is_last(before) or _is_last(after)):
-            yield after
 
 
 def _models(leaf: BoundSymbol, result: Proxy) -> Sequence[Proxy]:

@@ -15,8 +15,9 @@ another order, and its reshape may be a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
@@ -28,13 +29,12 @@ from thunder_fuser.executors.stride_orders.orders import Orders, row_major
 from thunder_fuser.executors.stride_orders.visible import VIEW, reshapes, visible_results
 from thunder_fuser.executors.support.check import ROWS
 from thunder_fuser.ir.strides import reshaped_order, stride_order_of
-from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import VIEWS, is_product, makes, parts, reads
 
 HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 # Pointwise, but row-major in torch. Thunder makes a where of logsigmoid and others.
 _MAYBE_ROW_MAJOR = {"torch.masked_fill", "torch.where", PrimIDs.WHERE}
-_KEEPING = {row.id for row in ROWS.values() if row.computes} | VIEWS | {
+_KEEPING = frozenset(row.id for row in ROWS.values() if row.computes) | VIEWS | {
     PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.STRIDE_ORDER,
 }  # fmt: skip
 
@@ -51,7 +51,13 @@ def keep_row_major(plan: Plan) -> Plan:
         for name in op.read_names
         if op.bsym.sym.id == VIEW or name in flow.written
     }
-    unlike = _unlike_torch(flow.ops) if viewed else set[str]()
+    unlike = set[str]()  # may be row-major in torch although its operands are not
+    for op in flow.ops if viewed else ():
+        ids = {leaf.sym.id for leaf in op.leaves}
+        is_kept = ids <= _KEEPING and op.bsym.sym.id not in _MAYBE_ROW_MAJOR
+        if op.is_fusible and (op.reads_any(unlike) or not is_kept):
+            unlike.update(op.made_names)
+            unlike.update(out.name for leaf in op.leaves for out in makes(leaf))
     row_major = (
         (region.number, tuple(
             out.name for out in region.outputs
@@ -60,21 +66,6 @@ def keep_row_major(plan: Plan) -> Plan:
         for region in plan.regions
     )  # fmt: skip
     return plan.noting({number: {"row_major": names} for number, names in row_major if names})
-
-
-def _unlike_torch(ops: Sequence[Op]) -> Set[str]:
-    """Results of regions that may be row-major in torch although their operands are not."""
-    found = set[str]()
-    for op in ops:
-        if op.is_fusible and (op.reads_any(found) or not _keeps_order(op)):
-            found.update(op.made_names)
-            found.update(one.name for leaf in op.leaves for one in makes(leaf))
-    return found
-
-
-def _keeps_order(op: Op) -> bool:
-    ids = {leaf.sym.id for leaf in op.leaves}
-    return ids <= _KEEPING and op.bsym.sym.id not in _MAYBE_ROW_MAJOR
 
 
 # -------------------------------------------------------------------------- the user sees, or not
@@ -91,12 +82,15 @@ def order_hidden_results(plan: Plan) -> Plan:
     A product or a reshape copies a tensor in another order; attention is faster with its own.
     """
     calls = [item for item in plan.items if isinstance(item, BoundSymbol)]
-    heads = (proxy for call in filter(_is_attention, calls) for proxy in reads(call)[:3])
+    attentions = (
+        call for call in calls if "attention" in call.sym.name and "backward" not in call.sym.name
+    )
+    heads = (proxy for call in attentions for proxy in reads(call)[:3])  # query, key and value
     operands = (proxy for call in filter(is_product, calls) for proxy in reads(call))
     wishes = {
-        **{one.name: HEADS_INSIDE for one in heads if _rank_of(one) == 4},
+        **{proxy.name: HEADS_INSIDE for proxy in heads if _rank_of(proxy) == 4},
         **_merged(plan.items),
-        **{one.name: row_major(_rank_of(one)) for one in operands},
+        **{proxy.name: row_major(_rank_of(proxy)) for proxy in operands},
     }
     visible = plan.memory.visible
     hidden = {
@@ -118,28 +112,18 @@ def _merged(items: Sequence[Item]) -> Orders:
         t = permute(x, (1, 3, 0, 2, 4)); reshape(t, (N, L, 3 * H * E))      x: [3, N, H, L, E]
     ->  x in memory as t: (2, 4, 1, 3, 0)
     """
-    found: dict[str, tuple[int, ...]] = {}
+    merged: dict[str, tuple[int, ...]] = {}
     transposed: dict[str, BoundSymbol] = {}
-    for leaf in _run_by_torch(items):
+    leaves = (
+        (item.leaves if item.makes_views else ()) if isinstance(item, Region) else parts(item)
+        for item in items
+    )
+    for leaf in chain.from_iterable(leaves):
         if leaf.sym.id is PrimIDs.TRANSPOSE:
             transposed[leaf.output.name] = leaf
         elif leaf.sym.id is PrimIDs.RESHAPE and leaf.args[0].name in transposed:
             source, axes = transposed[leaf.args[0].name].args
             order = tuple(source.ndim - 1 - axis for axis in axes)
             if reshaped_order(order, leaf.args[0]._shape, leaf.output._shape) is None:
-                found[source.name] = stride_order_of(axes)
-    return found
-
-
-def _run_by_torch(items: Sequence[Item]) -> Iterator[BoundSymbol]:
-    """The primitives of torch's calls, and of regions that are views."""
-    for item in items:
-        if not isinstance(item, Region):
-            yield from parts(item)
-        elif item.makes_views:
-            yield from item.leaves
-
-
-def _is_attention(item: BoundSymbol) -> bool:
-    """True for torch's attention of a query, a key and a value, by any of its kernels."""
-    return "attention" in item.sym.name and "backward" not in item.sym.name
+                merged[source.name] = stride_order_of(axes)
+    return merged

@@ -41,7 +41,7 @@ from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, ove
 Values = dict[str, Any]  # meta tensors and numbers, by the names of their proxies
 
 # Executors whose functions call aten operators, each of which torch can run on meta tensors.
-_OWN = (TORCH_KERNELS, attention.KERNELS.name)
+_RUN_ATEN = (TORCH_KERNELS, attention.KERNELS.name)
 _TORCH = (torch, torch.nn.functional)
 _ALIGNMENT = 16  # no kernel asks for more bytes, so none asks for more elements
 _META = torch.device("meta")
@@ -51,20 +51,17 @@ _NOTED: WeakKeyDictionary[CompileData, dict[int, tuple[Any, torch.Tensor]]] = We
 
 
 def note_layout(data: CompileData, history: Any, tensor: torch.Tensor) -> None:
-    """Notes the layout of an argument; history: that of its proxy."""
-    _NOTED.setdefault(data, {})[id(history)] = history, _as_meta(tensor)
-
-
-def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A meta tensor of the same layout and alignment; contiguous for one without strides."""
-    if tensor.layout is not torch.strided:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
-    sizes, strides = tensor.shape, tensor.stride()
-    offset = tensor.storage_offset() % _ALIGNMENT
-    steps = zip(sizes, strides, strict=True)
-    length = offset + 1 + sum(max(size - 1, 0) * stride for size, stride in steps)
-    whole = torch.empty(length, dtype=tensor.dtype, device=_META)
-    return whole.as_strided(sizes, strides, offset)
+    """Notes the layout and alignment of an argument; contiguous for one without strides. history:
+    that of its proxy."""
+    sizes, of_type = tensor.shape, {"dtype": tensor.dtype, "device": _META}
+    if tensor.layout is torch.strided:
+        offset = tensor.storage_offset() % _ALIGNMENT
+        steps = zip(sizes, tensor.stride(), strict=True)
+        length = offset + 1 + sum(max(size - 1, 0) * stride for size, stride in steps)
+        meta = torch.empty(length, **of_type).as_strided(sizes, tensor.stride(), offset)
+    else:
+        meta = torch.empty(sizes, **of_type)
+    _NOTED.setdefault(data, {})[id(history)] = history, meta
 
 
 def noted_of(trace: TraceCtx, *, forget: bool = False) -> dict[str, torch.Tensor]:
@@ -88,22 +85,17 @@ def arguments_of(trace: TraceCtx, *, forget: bool = False) -> Values:
 def results_of(item: Item, memory: RegionMemory, values: Values) -> list[Any]:
     """The results of an item for meta tensors; none if torch cannot tell. values: those of all
     operands."""
-    if isinstance(item, Region):
-        return [*_of_region(item, memory, values)]
-    return [*_of_torch(item, values)]
-
-
-def _of_region(region: Region, memory: RegionMemory, values: Values) -> Sequence[torch.Tensor]:
-    """The results of a region: views of its operands, or in the orders of its definition."""
-    args = [values[proxy.name] for proxy in region.inputs]
-    views = view_function(region) if region.makes_views else None
-    if views is None and region.moves_only:
-        views = views_for(region, args)
+    if not isinstance(item, Region):
+        return [*_of_torch(item, values)]
+    args = [values[proxy.name] for proxy in item.inputs]
+    views = view_function(item) if item.makes_views else None
+    if views is None and item.moves_only:
+        views = views_for(item, args)
     if views is not None:
-        return views(*args)
-    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
-    orders = orders_of_results(region, memory, layouts)
-    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
+        return [*views(*args)]
+    layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
+    orders = orders_of_results(item, memory, layouts)
+    return [value_of(proxy, orders.get(proxy.name)) for proxy in item.outputs]
 
 
 def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
@@ -118,15 +110,13 @@ def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
         yield from (values[proxy.name] for proxy in written)
     elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(
-            lambda one: values[one.name] if isinstance(one, Proxy) else one,
-            (bsym.args, bsym.kwargs),
+            lambda x: values[x.name] if isinstance(x, Proxy) else x, (bsym.args, bsym.kwargs)
         )
         is_last = is_convolution(bsym) and (
             is_changed(bsym)
             or any(_is_channels_last(values[operand.name]) for operand in order_operands(bsym))
         )
-        made = tree_iter(function(*args, **kwargs))
-        for value in made:
+        for value in tree_iter(function(*args, **kwargs)):
             yield channels_last(value) if is_last and isinstance(value, torch.Tensor) else value
 
 
@@ -142,7 +132,7 @@ def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
     symbol = bsym.sym
     if symbol.executor is None or has_tags(bsym, {OpTags.RANDOM_OP}):
         return None
-    if symbol.executor.name in _OWN:
+    if symbol.executor.name in _RUN_ATEN:
         return bsym._call_ctx[symbol.name]  # type: ignore[no-any-return]
     return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
 
@@ -150,8 +140,8 @@ def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
 def value_of(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
     """A meta tensor in this stride order, or the number (0 if it is not known yet)."""
     if isinstance(proxy, TensorProxy):
-        own = data_type(proxy.dtype)
-        dtype = dtypes.to_torch_dtype(proxy.dtype) if own is None else to_torch_dtype(own)
+        known = data_type(proxy.dtype)
+        dtype = dtypes.to_torch_dtype(proxy.dtype) if known is None else to_torch_dtype(known)
         strides = contiguous_strides(proxy._shape, order)
         return torch.empty_strided(proxy._shape, strides, dtype=dtype, device=_META)
     if isinstance(proxy, NumberProxy):

@@ -21,7 +21,6 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     order_operands,
 )
 from thunder_fuser.executors.stride_orders.orders import origins
-from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
@@ -36,17 +35,11 @@ def visible_results(plan: Plan, copied: Set[str] = frozenset()) -> set[str]:
     Tensors that are written in place through a reshape count too. copied: the results that the user
     gets as copies.
     """
-    returned = {proxy.name for proxy in plan.returned}
-    return deciding(plan.items, written_views(plan.flow) | (returned - copied))
-
-
-def written_views(flow: DataFlow) -> set[str]:
-    """The tensors that share memory with one written in place, if a reshape or a view reads any.
-
-    The stride order of these tensors decides whether the reshape copies.
-    """
+    flow, returned = plan.flow, {proxy.name for proxy in plan.returned}
+    # The order of tensors that share memory with a written one decides whether a reshape copies.
     read = {name for op in reshapes(flow.ops) for name in op.read_names if name in flow.written}
-    return flow.memory.sharing(read) & flow.written if read else set()
+    written = flow.memory.sharing(read) & flow.written if read else set()
+    return deciding(plan.items, written | (returned - copied))
 
 
 def reshapes(ops: Sequence[Op]) -> list[Op]:
@@ -59,23 +52,18 @@ def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
     visible, are_last = {*names}, can_run_channels_last(convolutions_of(items))
     for item in reversed(items):
         if isinstance(item, Region):
-            found = origins(item.leaves, item.inputs)
-            visible.update(*(found[out.name] for out in item.outputs if out.name in visible))
+            sources = origins(item.leaves, item.inputs)
+            visible.update(*(sources[out.name] for out in item.outputs if out.name in visible))
+        elif is_product(item) or item.sym.name.startswith(IN_ORDER):
+            continue  # its strides do not depend on its operands
         elif are_last and is_convolution(item) and makes_weights(item):
             continue  # its results have the order of the weights
-        elif _passes_on(item, visible):
+        elif any(result.name in visible for result in makes(item)) and not all(
+            part.sym.id in _LOOKUPS for part in parts(item)
+        ):
             operands = order_operands(item) if is_convolution(item) else read_by(item)
             visible.update(proxy.name for proxy in operands)
     return visible
-
-
-def _passes_on(item: BoundSymbol, visible: Set[str]) -> bool:
-    """True for a torch op of whose visible results the strides may depend on its operands."""
-    if not any(made.name in visible for made in makes(item)):
-        return False
-    if is_product(item) or item.sym.name.startswith(IN_ORDER):
-        return False
-    return not all(one.sym.id in _LOOKUPS for one in parts(item))
 
 
 # ----------------------------------------------------------------------------------- convolutions
@@ -93,10 +81,6 @@ def hidden_convolutions(items: Sequence[Item], visible: Set[str]) -> list[BoundS
         return []
     computed = {proxy.name for item in items if read_by(item) for proxy in made_by(item)}
     fixed = computed.intersection(visible)
-    return [item for item in convolutions if not _is_visible(item, fixed)]
-
-
-def _is_visible(item: BoundSymbol, visible: Set[str]) -> bool:
-    """True if the user sees its order: in its results or, for a weight's gradient, its operands."""
-    images = reads(item) if makes_weights(item) else makes(item)
-    return any(proxy.name in visible for proxy in images)
+    # The user sees the order in the results or, of a weight's gradient, in the operands.
+    images = ((item, reads(item) if makes_weights(item) else makes(item)) for item in convolutions)
+    return [item for item, seen in images if not any(proxy.name in fixed for proxy in seen)]

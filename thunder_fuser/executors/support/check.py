@@ -62,21 +62,16 @@ def support(bsym: BoundSymbol) -> Reject | None:
     if row is not None:
         return accepts(row, bsym.args, bsym.kwargs) or refuse_placements(bsym, row)
     if not bsym.subsymbols:
-        return _refuse_alone(bsym)
+        if any(isinstance(proxy, DTensorProxy) for proxy in reads(bsym)):
+            return Reject("torch runs it on DTensors, for which Thunder has no primitive to fuse")
+        is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # e.g. a product
+        known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
+        return known or Reject(f"no rule for {bsym.sym.name}")
     claimed = bsym.sym.executor is not None
     why = None if claimed else refuse_composite(bsym)
     why = why or next(filter(None, map(support, bsym.subsymbols)), None)
     # For a claimed op, the reason of a refused part says more than the claim.
     return why or (Reject(f"claimed by the executor {bsym.sym.executor.name}") if claimed else None)
-
-
-def _refuse_alone(bsym: BoundSymbol) -> Reject:
-    """Why torch runs a bound symbol without a row and without parts."""
-    is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # a product, attention
-    if any(isinstance(proxy, DTensorProxy) for proxy in reads(bsym)):
-        return Reject("torch runs it on DTensors, for which Thunder has no primitive to fuse")
-    known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
-    return known or Reject(f"no rule for {bsym.sym.name}")
 
 
 def row_of(bsym: BoundSymbol) -> Row | None:
@@ -89,8 +84,7 @@ def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | N
     tensors = [arg for arg in flat(args) if isinstance(arg, TensorProxy)]
     return (
         next(filter(None, map(_refuse_value, flat((args, kwargs)))), None)
-        or _refuse_dtypes(row, tensors)
-        or _refuse_devices(tensors)
+        or _refuse_tensors(row, tensors)
         or (refuse_numbers(args, tensors) if row.computes else None)
         or (row.check(*args, **kwargs) if row.check is not None else needs_tensor(tensors))
     )
@@ -160,14 +154,10 @@ def _refuse_tensor(tensor: TensorProxy) -> Reject | None:
     return None
 
 
-def _refuse_dtypes(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
+def _refuse_tensors(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
     for tensor in tensors:
         if data_type(tensor.dtype) not in row.dtypes:
             name = str(tensor.dtype).removeprefix("thunder.dtypes.")
             return Reject(f"{row.name} of {name}")
-    return None
-
-
-def _refuse_devices(tensors: Sequence[TensorProxy]) -> Reject | None:
-    found = {t.device.device_str() for t in tensors if not _stands_for_a_number(t)}
-    return Reject(f"mixed devices {', '.join(sorted(found))}") if len(found) > 1 else None
+    devices = {t.device.device_str() for t in tensors if not _stands_for_a_number(t)}
+    return Reject(f"mixed devices {', '.join(sorted(devices))}") if len(devices) > 1 else None

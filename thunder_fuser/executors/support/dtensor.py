@@ -62,8 +62,8 @@ DTENSOR = (
 
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
     """The mesh of a bound symbol's operands and results; None if they are plain tensors."""
-    found = (*reads(bsym), *makes(bsym))
-    return next((mesh_of(p) for p in found if isinstance(p, DTensorProxy)), None)
+    proxies = (*reads(bsym), *makes(bsym))
+    return next((mesh_of(p) for p in proxies if isinstance(p, DTensorProxy)), None)
 
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
@@ -74,11 +74,11 @@ def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
         return None
     if not all(isinstance(p, DTensorProxy) for p in (*args, *outs)):
         return Reject("it mixes DTensors and plain tensors")
-    given = list({p.name: p for p in args}.values())
+    operands = list({p.name: p for p in args}.values())
     try:
-        fusion = define(sharded(_definition_of_op(bsym, row, given), given))
+        fusion = define(sharded(_definition_of_op(bsym, row, operands), operands))
         spread = propagate(fusion)
-        (mesh,) = {mesh_of(p) for p in (*given, *outs)}
+        (mesh,) = {mesh_of(p) for p in (*operands, *outs)}
         for proxy, output in zip(outs, fusion.outputs, strict=True):
             wanted = tuple(proxy.placements)
             if placements_of(spread[output.name], mesh) != wanted:
@@ -88,22 +88,23 @@ def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
     return None
 
 
-def _definition_of_op(bsym: BoundSymbol, row: Row, given: Sequence[DTensorProxy]) -> Definition:
+def _definition_of_op(bsym: BoundSymbol, row: Row, operands: Sequence[DTensorProxy]) -> Definition:
     """The definition of one op on whole tensors."""
     fd = Recorder()
     env = {
-        p.name: fd.define_tensor(tuple(map(int, p.shape)), None, known_type(p.dtype)) for p in given
+        p.name: fd.define_tensor(tuple(map(int, p.shape)), None, known_type(p.dtype))
+        for p in operands
     }
-    made = row.record(fd, *tree_map(lambda a: _stand_in(a, env), tuple(bsym.args)))
-    for value in made if isinstance(made, tuple) else (made,):
+
+    def value_of(argument: Any) -> Any:
+        if isinstance(argument, NumberProxy):
+            return argument.value
+        return env[argument.name] if isinstance(argument, TensorProxy) else argument
+
+    results = row.record(fd, *tree_map(value_of, tuple(bsym.args)))
+    for value in results if isinstance(results, tuple) else (results,):
         fd.add_output(fd.ops.set(value))
     return fd.definition
-
-
-def _stand_in(value: Any, env: dict[str, Any]) -> Any:
-    if isinstance(value, NumberProxy):
-        return value.value
-    return env[value.name] if isinstance(value, TensorProxy) else value
 
 
 def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
@@ -121,10 +122,10 @@ def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
 
 def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Runner:
     """A function of local tensors -> one of DTensors, with the placements of the trace."""
-    wanted, made = _specs(inputs), _specs(outputs)
+    wanted, of_results = _specs(inputs), _specs(outputs)
 
     def call(*args: Any) -> list[Any]:
-        return [*map(_whole, run(*map(_local, args, wanted)), made)]
+        return [*map(_whole, run(*map(_local, args, wanted)), of_results)]
 
     return call
 
@@ -139,9 +140,9 @@ def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
     return call
 
 
-def _specs(given: Sequence[Any]) -> list[Any]:
+def _specs(proxies: Sequence[Any]) -> list[Any]:
     """Mesh and placements of each DTensor; None for any other value."""
-    return [p.spec._o if isinstance(p, DTensorProxy) else None for p in given]
+    return [p.spec._o if isinstance(p, DTensorProxy) else None for p in proxies]
 
 
 def _whole(local: Any, spec: Any) -> Any:

@@ -163,20 +163,18 @@ _GRADIENTS: dict[Symbol, tuple[Function, ...]] = {
 def _linear_gradients(g: Any, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
     """[.., n], [.., k], [n, k], [n]  ->  [.., k], [n, k], [n]; without the forward's product."""
     rows, columns = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    found = torch.matmul(g, w), torch.matmul(rows.t(), columns)
-    return found if b is None else (*found, rows.sum(0))
+    dx, dw = torch.matmul(g, w), torch.matmul(rows.t(), columns)
+    return (dx, dw) if b is None else (dx, dw, rows.sum(0))
 
 
-def _register_gradients() -> None:
-    for name, function in dict(_FUNCTIONS.values()).items():
-        _register_torch(_OPS[name], _backward(name, function))
-    for symbol, gradients in _GRADIENTS.items():
-        register_grad(symbol, with_gradients(symbol, gradients, lambda found, operand: found))
-    linear, spread = of_thunder.dtensor_linear_prim, of_thunder.dtensor_broadcast_in_dim_prim
-    _register_torch(linear, _call("linear_gradients", _linear_gradients))
-    _register_torch(spread, _backward("expand", lambda x, shape, _: x.broadcast_to(shape)))
-
-
-_register_gradients()
+for _name, _function in dict(_FUNCTIONS.values()).items():
+    _register_torch(_OPS[_name], _backward(_name, _function))
+for _symbol, _gradients in _GRADIENTS.items():
+    register_grad(_symbol, with_gradients(_symbol, _gradients))
+_register_torch(of_thunder.dtensor_linear_prim, _call("linear_gradients", _linear_gradients))
+_register_torch(
+    of_thunder.dtensor_broadcast_in_dim_prim,
+    _backward("expand", lambda x, shape, _: x.broadcast_to(shape)),
+)
 for method in _METHODS:
     register_method(method, CALLED[getattr(torch.Tensor, method)])

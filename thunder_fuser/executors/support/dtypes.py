@@ -39,10 +39,10 @@ def data_type(dtype: Any) -> DataType | None:
 
 def known_type(dtype: Any) -> DataType:
     """data_type of a dtype that the support table has accepted."""
-    found = data_type(dtype)
-    if found is None:
+    known = data_type(dtype)
+    if known is None:
         raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
-    return found
+    return known
 
 
 def is_known_number(value: Any) -> bool:

@@ -70,11 +70,6 @@ def _index_put(fd: Recorder, a: Any, indices: Any, values: Any, accumulate: Any)
     return put(a, indices[0], values)
 
 
-def _embedding(fd: Recorder, a: Any, weight: Any, **rest: Any) -> Any:
-    """The other arguments matter only for the gradient."""
-    return fd.ops.embedding_fwd(a, weight)
-
-
 def _embedding_backward(fd: Recorder, grad: Any, indices: Any, *sizes_and_flags: Any) -> Any:
     num_weights, padding_idx, by_frequency, _ = sizes_and_flags
     return fd.ops.embedding_backward(grad, indices, num_weights, padding_idx, bool(by_frequency))
@@ -107,18 +102,15 @@ def _with_flags(name: str) -> Record:
     return lambda fd, *args: getattr(fd.ops, name)(*args[:-2], *map(bool, args[-2:]))
 
 
-def _argsort(
-    fd: Recorder, a: Any, dim: int | None = -1, descending: bool = False, stable: bool = False
-) -> Any:
-    return fd.ops.argsort(a, -1 if dim is None else dim, descending, stable)
-
-
 _P = PrimIDs
 INDEXING = (
     # ---- fused
     Row(_P.TAKE, op("index_select"), check=_check_index),
     *rows("take_along_axis gather", ANY, _check_index),
-    Row(_P.EMBEDDING, _embedding, check=_check_embedding),
+    Row(  # the other arguments matter only for the gradient
+        _P.EMBEDDING, lambda fd, a, weight, **rest: fd.ops.embedding_fwd(a, weight),
+        check=_check_embedding,
+    ),
     Row(
         "nll_loss_backward", _nll_loss_backward,
         check=lambda g, a, target, weight, reduction, ignore_index, total_weight: (
@@ -134,7 +126,13 @@ INDEXING = (
     Row(_P.EMBEDDING_BACKWARD, _embedding_backward, check=_check_embedding_backward, is_call=True),
     Row(_P.SORT, _with_flags("sort"), check=_check_sort, is_call=True),
     Row(_P.TOPK, _with_flags("topk"), NUMBERS, check=_check_sort, is_call=True),
-    Row("torch.argsort", _argsort, check=_check_sort, is_call=True),
+    Row(
+        "torch.argsort",
+        lambda fd, a, dim=-1, descending=False, stable=False: fd.ops.argsort(
+            a, -1 if dim is None else dim, descending, stable
+        ),
+        check=_check_sort, is_call=True,
+    ),
 )
 CALLS = frozenset(row.id for row in INDEXING if row.is_call)
 # What takes indices that may be out of range.

@@ -40,17 +40,8 @@ STATELESS = OperatorExecutor("thunder_fuser_random")
 # ---------------------------------------------------------------------- the stateless primitives
 
 
-def _drawn(device: torch.device, count: int) -> tuple[Any, Any]:
-    return numberproxy(int, None), numberproxy(int, None)
-
-
-def _drawn_state(device: torch.device, count: int) -> tuple[TensorProxy, TensorProxy]:
-    one = {"shape": (), "device": to_device(device), "dtype": to_dtype(torch.int64)}
-    return TensorProxy(**one), TensorProxy(**one)
-
-
-def _element_type(
-    shape: Sequence[int], *given: Any, device: torch.device, dtype: torch.dtype
+def _type_of(
+    shape: Sequence[int], *rest: Any, device: torch.device, dtype: torch.dtype
 ) -> TensorProxy:
     return TensorProxy(shape=shape, device=to_device(device), dtype=to_dtype(dtype))
 
@@ -70,14 +61,22 @@ def _stateless(name: str, values: Callable[..., torch.Tensor]) -> Symbol:
         reals = [torch.tensor(x, device=device, dtype=torch.float64) for x in (first, second)]
         return values(*reals, integers, shape, dtype).to(dtype)
 
-    return STATELESS.register_operator(name, meta=_element_type, fn=call, tags=[OpTags.RANDOM_OP])
+    return STATELESS.register_operator(name, meta=_type_of, fn=call, tags=[OpTags.RANDOM_OP])
 
 
 draw_random = STATELESS.register_operator(
-    "draw_random", meta=_drawn, fn=random.draw, tags=[OpTags.RANDOM_OP]
+    "draw_random",
+    fn=random.draw,
+    tags=[OpTags.RANDOM_OP],
+    meta=lambda device, count: (numberproxy(int, None), numberproxy(int, None)),
 )
 draw_random_state = STATELESS.register_operator(
-    "draw_random_state", meta=_drawn_state, fn=random.draw_state, tags=[OpTags.RANDOM_OP]
+    "draw_random_state",
+    fn=random.draw_state,
+    tags=[OpTags.RANDOM_OP],
+    meta=lambda device, count: tuple(
+        _type_of((), device=device, dtype=torch.int64) for _ in range(2)
+    ),
 )
 _STATELESS = {
     PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
@@ -121,17 +120,17 @@ def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules, draw: Symbol
     draws: list[Op] = []
     with tracectx(trace):
         for device, streams in numbers.items():
-            given = to_torch_device(device), len(streams)
-            draws.append(rules.op(draw.bind(*given, output=draw.meta(*given))))
+            args = to_torch_device(device), len(streams)
+            draws.append(rules.op(draw.bind(*args, output=draw.meta(*args))))
     states = {device: op.bsym.output for device, op in zip(numbers, draws, strict=True)}
 
     def read(bsym: BoundSymbol) -> BoundSymbol:
         device = bsym.output.device
         return _read(bsym, (*states[device], numbers[device][_stream(bsym)]))
 
-    made = [rules.op(read(op.bsym)) if _is_random(op) else op for op in ops]
-    start = next(at for at, op in enumerate(made) if op.bsym.sym.id is not PrimIDs.UNPACK_TRIVIAL)
-    return [*made[:start], *draws, *made[start:]]
+    ops = [rules.op(read(op.bsym)) if _is_random(op) else op for op in ops]
+    start = next(at for at, op in enumerate(ops) if op.bsym.sym.id is not PrimIDs.UNPACK_TRIVIAL)
+    return [*ops[:start], *draws, *ops[start:]]
 
 
 def _stream(bsym: BoundSymbol) -> str:
@@ -144,13 +143,13 @@ def _stream(bsym: BoundSymbol) -> str:
 
 def _read(bsym: BoundSymbol, stream: tuple[Any, Any, int]) -> BoundSymbol:
     """The stateless primitive in place of a random one."""
-    shape, *given = bsym.args
-    first, second = given or (0.0, 1.0)
-    made = _STATELESS[bsym.sym.id].bind(
+    shape, *bounds = bsym.args
+    first, second = bounds or (0.0, 1.0)
+    stateless = _STATELESS[bsym.sym.id].bind(
         shape, first, second, stream,
         device=to_torch_device(bsym.output.device), dtype=to_torch_dtype(bsym.output.dtype),
         output=bsym.output,
     )  # fmt: skip
-    made.tags |= bsym.tags
-    made.header = bsym.header
-    return made
+    stateless.tags |= bsym.tags
+    stateless.header = bsym.header
+    return stateless

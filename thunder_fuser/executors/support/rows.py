@@ -58,8 +58,8 @@ class Row:
     @property
     def name(self) -> str:
         """Its name in messages: `add` for PrimIDs.ADD, `cumsum` for "torch.cumsum"."""
-        own = self.id if isinstance(self.id, str) else self.id.name.lower()
-        return own.removeprefix("torch.")
+        name = self.id if isinstance(self.id, str) else self.id.name.lower()
+        return name.removeprefix("torch.")
 
     @property
     def computes(self) -> bool:
@@ -99,12 +99,12 @@ def refuse_numbers(operands: Sequence[Any], tensors: Sequence[TensorProxy]) -> R
     """
     kinds = [kind for t in tensors if (kind := data_type(t.dtype)) is not None and kind.is_int]
     kind = promote(*kinds) if kinds else DataType.Int
-    return next(filter(None, (refuse_number(one, kind) for one in operands)), None)
+    return next(filter(None, (refuse_number(operand, kind) for operand in operands)), None)
 
 
-def refuse_number(given: Any, dtype: DataType) -> Reject | None:
+def refuse_number(operand: Any, dtype: DataType) -> Reject | None:
     """A Reject for an integer that an integer type cannot hold."""
-    number = given.value if is_known_number(given) else given
+    number = operand.value if is_known_number(operand) else operand
     if type(number) is not int or not dtype.is_int:
         return None
     least, most = integer_range(dtype)
@@ -129,7 +129,7 @@ def no_computed(why: str) -> Check:
     """A check that refuses numbers, after the first argument, that are known only at the call."""
 
     def check(a: Any, *args: Any, **kwargs: Any) -> Reject | None:
-        computed = any(isinstance(one, NumberProxy) for one in flat((args, kwargs)))
+        computed = any(isinstance(x, NumberProxy) for x in flat((args, kwargs)))
         return Reject(why) if computed else None
 
     return check
@@ -159,7 +159,7 @@ def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) 
     )
 
 
-def _check_random(shape: Any, *given: Any, device: Any, dtype: Any, **stream: Any) -> Reject | None:
+def _check_random(shape: Any, *rest: Any, device: Any, dtype: Any, **stream: Any) -> Reject | None:
     if data_type(dtype) not in FLOATS:
         return Reject(f"random numbers of dtype {dtype}")
     return check_sizes(shape)
@@ -176,7 +176,7 @@ def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None
 
 
 def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
-    asked = {name: value for name, value in kwargs.items() if value is not None}
+    asked = [name for name, value in kwargs.items() if value is not None]
     return Reject(f"clone with {', '.join(asked)}") if asked else None
 
 
@@ -199,9 +199,9 @@ def _check_divisor(a: Any, b: Any) -> Reject | None:
     For a division by 0, torch then raises a RuntimeError (ZeroDivisionError), and a kernel cannot.
     On a GPU torch does not raise either.
     """
-    tensors = [one for one in (a, b) if isinstance(one, TensorProxy)]
-    on_cpu = all(one.device.devicetype is DeviceType.CPU for one in tensors)
-    if not tensors or not on_cpu or not all(data_type(one.dtype) in EXACT for one in tensors):
+    tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
+    on_cpu = all(t.device.devicetype is DeviceType.CPU for t in tensors)
+    if not tensors or not on_cpu or not all(data_type(t.dtype) in EXACT for t in tensors):
         return needs_tensor(tensors)
     divisor = b.value if is_known_number(b) else b
     known = isinstance(divisor, (int, float)) and divisor != 0
@@ -240,12 +240,6 @@ def op(name: str) -> Record:
     return lambda fd, *args, **more: getattr(fd.ops, name)(*args, **more)
 
 
-def _bitwise_not(fd: Any, a: Any) -> Any:
-    # C promotes a bool to int first, and ~1 is not false.
-    is_bool = fd.dtype_of(a) is DataType.Bool
-    return fd.ops.logical_not(a) if is_bool else fd.ops.bitwise_not(a)
-
-
 def _full(fd: Recorder, shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Any:
     beyond = type(fill_value) is int and not fits(fill_value, DataType.Int)
     # A literal has 64 bits; a larger integer becomes the nearest float.
@@ -269,14 +263,10 @@ def _random(name: str) -> Record:
         if stream is not None:
             seed, start, number = stream
             offset = fd.ops.add(start, number) if number else start
-        given = () if seed is None else (seed, offset)
-        return getattr(fd.ops, name)(first, second, shape, known_type(dtype), *given)
+        state = () if seed is None else (seed, offset)
+        return getattr(fd.ops, name)(first, second, shape, known_type(dtype), *state)
 
     return record
-
-
-def _cumsum(fd: Recorder, a: Any, dim: int, *, dtype: Any = None) -> Any:
-    return fd.ops.cumsum(a if dtype is None else fd.ops.cast(a, known_type(dtype)), dim)
 
 
 _POWERS: dict[float, Callable[[Any, Any], Any]] = {
@@ -295,8 +285,8 @@ def _power(fd: Any, x: Any, exponent: Any) -> Any:
     x ** 0.5  ->  sqrt(x)      of -infinity: NaN (pow: infinity); of -0.0: -0.0 (pow: 0.0)
     """
     known = isinstance(exponent, (int, float)) and fd.dtype_of(x).is_float
-    found = _POWERS.get(float(exponent)) if known else None
-    return fd.ops.pow(x, exponent) if found is None else found(fd.ops, x)
+    power = _POWERS.get(float(exponent)) if known else None
+    return fd.ops.pow(x, exponent) if power is None else power(fd.ops, x)
 
 
 def _padded(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
@@ -376,7 +366,13 @@ PRIMITIVES = (
     *rows("sign signbit maximum minimum lt le gt ge", ANY),
     *rows("bitwise_and bitwise_or bitwise_xor", EXACT),
     *rows("bitwise_left_shift bitwise_right_shift", INTS),
-    Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
+    Row(
+        _P.BITWISE_NOT,  # C promotes a bool to int first, and ~1 is not false
+        lambda fd, a: (
+            fd.ops.logical_not(a) if fd.dtype_of(a) is DataType.Bool else fd.ops.bitwise_not(a)
+        ),
+        EXACT,
+    ),
     Row(_P.POW, _power, ARITHMETIC, _check_pow),
     # Thunder takes it apart into where(a > 0, a, 0), which would lose NaN.
     Row(
@@ -390,5 +386,11 @@ PRIMITIVES = (
     Row(_P.AMAX, op("max"), check=_check_extremum),
     Row(_P.AMIN, op("min"), check=_check_extremum),
     *rows("argmax argmin", NUMBERS, _check_place),
-    Row("torch.cumsum", _cumsum, check=_check_cumsum),
+    Row(
+        "torch.cumsum",
+        lambda fd, a, dim, *, dtype=None: fd.ops.cumsum(
+            a if dtype is None else fd.ops.cast(a, known_type(dtype)), dim
+        ),
+        check=_check_cumsum,
+    ),
 )

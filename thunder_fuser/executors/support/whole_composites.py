@@ -34,19 +34,19 @@ def refuse_composite(bsym: BoundSymbol) -> Reject | None:
     for names, why, holds in _TABLE:
         if name in names and holds(bsym):
             return Reject(f"{bsym.sym.name}: {why}")
-    return next(filter(None, (refuse_number(one, DataType.Int) for one in bsym.args)), None)
+    return next(filter(None, (refuse_number(arg, DataType.Int) for arg in bsym.args)), None)
 
 
 def _tensors(bsym: BoundSymbol) -> list[TensorProxy]:
-    return [one for one in flat((bsym.args, bsym.kwargs)) if isinstance(one, TensorProxy)]
+    return [arg for arg in flat((bsym.args, bsym.kwargs)) if isinstance(arg, TensorProxy)]
 
 
 def _types(bsym: BoundSymbol) -> set[DataType | None]:
-    return {data_type(one.dtype) for one in _tensors(bsym)}
+    return {data_type(tensor.dtype) for tensor in _tensors(bsym)}
 
 
 def _numbers(bsym: BoundSymbol) -> list[Any]:
-    return [one.value if is_known_number(one) else one for one in flat((bsym.args, bsym.kwargs))]
+    return [arg.value if is_known_number(arg) else arg for arg in flat((bsym.args, bsym.kwargs))]
 
 
 def _of_integers(bsym: BoundSymbol) -> bool:
@@ -64,29 +64,18 @@ def _is_scaled(bsym: BoundSymbol) -> bool:
     return (isinstance(alpha, TensorProxy) or alpha != 1) and _of_integers(bsym)
 
 
-def _bounds(bsym: BoundSymbol) -> list[float]:
-    return [one for one in _numbers(bsym) if isinstance(one, float)]
-
-
-def _shapes_or_types_differ(bsym: BoundSymbol) -> bool:
-    return len({tuple(one._shape) for one in _tensors(bsym)}) > 1 or len(_types(bsym)) > 1
-
-
-def _divisor_is_lost(bsym: BoundSymbol) -> bool:
-    divisor = _numbers(bsym)[1]
-    return isinstance(divisor, float) and divisor != 0 and abs(divisor) <= LOST
+def _floats(bsym: BoundSymbol) -> list[float]:
+    return [number for number in _numbers(bsym) if isinstance(number, float)]
 
 
 def _has_number_that_rounds(bsym: BoundSymbol) -> bool:
-    short = [one for one in _tensors(bsym) if data_type(one.dtype) in _SHORT]
-    return any(_rounds(one, short[0]) for one in _numbers(bsym) if short)
-
-
-def _rounds(number: Any, beside: TensorProxy) -> bool:
-    if not isinstance(number, (int, float)):
-        return False
-    wide = torch.tensor(float(number), dtype=torch.float64, device="cpu")
-    return float(wide.to(to_torch_dtype(beside.dtype))) != number
+    short = [tensor for tensor in _tensors(bsym) if data_type(tensor.dtype) in _SHORT]
+    numbers = [number for number in _numbers(bsym) if isinstance(number, (int, float)) and short]
+    wide = (torch.tensor(float(number), dtype=torch.float64, device="cpu") for number in numbers)
+    return any(
+        float(exact.to(to_torch_dtype(short[0].dtype))) != number
+        for exact, number in zip(wide, numbers, strict=True)
+    )
 
 
 _ACTIVATIONS = (
@@ -115,7 +104,7 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
     # an op that takes bool, or turns it into int64
     (("pow", "sub"), "of bool",
      lambda bsym: DataType.Bool in _types(bsym)
-     or any(isinstance(one, bool) for one in _numbers(bsym))),
+     or any(isinstance(number, bool) for number in _numbers(bsym))),
     # a product in the second operand's type; torch casts that operand to the common type first
     (("add", "sub"), "integers with alpha", _is_scaled),
     # a sum that is cast to the type; torch raises for a type without fractions
@@ -124,13 +113,16 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
     (("mean", "sum"), "of integers, in a 16-bit float type",
      lambda bsym: _asked_type(bsym) in _SHORT and _of_integers(bsym)),
     # comparisons with NaN, or of integers with floats; torch ignores a single bound of NaN
-    (("clamp",), "a bound of NaN", lambda bsym: any(map(math.isnan, _bounds(bsym)))),
+    (("clamp",), "a bound of NaN", lambda bsym: any(map(math.isnan, _floats(bsym)))),
     (("clamp",), "integers with float bounds",
-     lambda bsym: bool(_bounds(bsym)) and _of_integers(bsym)),
+     lambda bsym: bool(_floats(bsym)) and _of_integers(bsym)),
     # the primitive, whose result has the shape of the first; torch refuses several types
-    (("lerp",), "tensors of several shapes or types", _shapes_or_types_differ),
+    (("lerp",), "tensors of several shapes or types",
+     lambda bsym: len({tuple(tensor._shape) for tensor in _tensors(bsym)}) > 1
+     or len(_types(bsym)) > 1),
     # a comparison of Python's number with 0; in torch, 1e-50 is 0 in float32
-    (("floor_divide",), "a divisor that is 0 in float32", _divisor_is_lost),
+    (("floor_divide",), "a divisor that is 0 in float32",
+     lambda bsym: isinstance(divisor := _numbers(bsym)[1], float) and 0 < abs(divisor) <= LOST),
     # a remainder in float32, by a number that torch rounds to 16 bits
     (("fmod", "remainder"), "a number that 16-bit floats round", _has_number_that_rounds),
     # exp of a large logarithm, in which a float loses a digit

@@ -105,7 +105,7 @@ def _result(fusion: Fusion, output: Output, value: torch.Tensor) -> torch.Tensor
 
 
 def _copy(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    if value.dtype is torch.float4_e2m1fn_x2:  # torch cannot fill them; see host/program/nodes.py
+    if value.dtype is torch.float4_e2m1fn_x2:  # torch cannot fill them: host/programs
         return _copy(value.view(torch.uint8), strides).view(value.dtype)
     memory = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return memory.copy_(value)

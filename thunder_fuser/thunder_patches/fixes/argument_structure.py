@@ -27,10 +27,10 @@ _CONSTANT = (type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_f
 
 def structure_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Structure:
     """Equal for two calls that one program may serve, as far as guards do not tell."""
-    found: Structure = [0 if type(one) in _USUAL else _part(one) for one in args]
+    structure: Structure = [0 if type(arg) in _USUAL else _part(arg) for arg in args]
     if kwargs:
-        found.append({name: _part(one) for name, one in kwargs.items()})
-    return found
+        structure.append({name: _part(arg) for name, arg in kwargs.items()})
+    return structure
 
 
 def _part(value: Any) -> Any:
@@ -42,5 +42,5 @@ def _part(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [kind, *map(_part, value)]
     if isinstance(value, dict):
-        return [kind, *((key, _part(one)) for key, one in value.items())]
+        return [kind, *((key, _part(item)) for key, item in value.items())]
     return [kind, value] if isinstance(value, _CONSTANT) else kind

@@ -63,53 +63,46 @@ def compare_arguments(_: Hooks) -> None:
     of_thunder = thunder.thunder_general_jit
 
     def general_jit(
-        function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /, **given: Any
+        function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /, **options: Any
     ) -> TraceResults:
         if not option("thunder_fixes"):
-            return of_thunder(function, args, kwargs, **given)
-        _forget_autocasts_of_other_calls()
+            return of_thunder(function, args, kwargs, **options)
+        # The last autocast on the stack is this call's, if it is inside of one.
+        stack = get_compile_data().autocast_stack.stack
+        is_on = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+        while len(stack) > is_on:
+            stack.popleft()
         check = StructureCheck(args, kwargs)  # before the function may change its arguments
-        results = of_thunder(function, args, kwargs, **given)
+        results = of_thunder(function, args, kwargs, **options)
         check.layouts = note_one_tensors(results.computation_trace, args, kwargs)
-        _add_check(results.prologue_trace, check)
+        prologue = results.prologue_trace
+        taken = [
+            (at, bsym.output) for at, bsym in enumerate(prologue.bound_symbols)
+            if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL and bsym.kwargs["name"] in ("args", "kwargs")
+        ]  # fmt: skip
+        if len(taken) == 2:
+            add_check(prologue, taken[-1][0] + 1, CHECK, check, *(output for _, output in taken))
         return results
 
     thunder.thunder_general_jit = general_jit
-
-
-def _add_check(prologue: TraceCtx, check: StructureCheck) -> None:
-    """Adds the check where the arguments have been unpacked."""
-    bsyms = prologue.bound_symbols
-    taken = [
-        (at, bsym.output) for at, bsym in enumerate(bsyms)
-        if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL and bsym.kwargs["name"] in ("args", "kwargs")
-    ]  # fmt: skip
-    if len(taken) != 2:
-        return
-    add_check(prologue, taken[-1][0] + 1, CHECK, check, *(output for _, output in taken))
 
 
 def add_check(
     prologue: TraceCtx, at: int, name: str, check: Callable[..., None], *read: Any
 ) -> None:
     """Adds a call of the check: what it raises is a failed guard."""
-    symbol = Symbol(
-        name, lambda *read: None, id=name, is_prim=True, python_impl=check,
-        tags=(OpTags.DONT_DCE,), _bind_postprocess=_bind_check,
-    )  # fmt: skip
     with tracectx(prologue):
-        bsym = symbol.bind(*read, output=None)
+        bsym = effect(name, check).bind(*read, output=None)
     prologue.bound_symbols.insert(at, bsym)
 
 
-def _bind_check(bsym: BoundSymbol) -> None:
-    bsym._call_ctx = {bsym.sym.name: bsym.sym.python_impl}
+def effect(name: str, function: Callable[..., None]) -> Symbol:
+    """A primitive of a prologue or an epilogue that calls the function, and returns nothing."""
 
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: function}
 
-def _forget_autocasts_of_other_calls() -> None:
-    """The last autocast on the stack is this call's, if it is inside of one."""
-    stack = get_compile_data().autocast_stack.stack
-    is_on = torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
-    own = [*stack][-1:] if is_on else []
-    stack.clear()
-    stack.extend(own)
+    return Symbol(
+        name, lambda *read: None, id=name, is_prim=True, python_impl=function,
+        tags=(OpTags.DONT_DCE,), _bind_postprocess=bind,
+    )  # fmt: skip

@@ -30,17 +30,15 @@ from thunder.core.interpreter import (
 )
 from thunder.core.jit_ext import register_general_jit_lookaside
 from thunder.core.module import ThunderModule
-from thunder.core.prims import OpTags
 from thunder.core.proxies import AnyProxy, Proxy
-from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.errors import LostWriteWarning
 from thunder_fuser.options import option
 from thunder_fuser.source.warn import warn_at
+from thunder_fuser.thunder_patches.fixes.arguments import effect
 from thunder_fuser.thunder_patches.patch import Hooks
 
-_NAME = "write_attribute"
 _WRITTEN = (Proxy, int, float, tuple, type(None))
 
 
@@ -65,33 +63,22 @@ def _note_all_stores() -> None:
 
     @register_general_jit_lookaside(object.__setattr__)
     def store(thing: Any, name: Any, value: Any) -> Any:
-        if not option("thunder_fixes") or not _is_of_the_user(thing):
+        # The traced program may make the object itself, or Thunder does not note its stores.
+        is_own = jit_ext.is_created_during_tracing(thing.provenance)
+        is_own = is_own or type(unwrap(thing)) in jit_ext._TORCH_DYNAMIC_TYPES
+        if is_own or not hasattr(unwrap(thing), "__dict__") or not option("thunder_fixes"):
             return of_thunder(thing, name, value)
-        if _lacks_proxy(thing):
+        # An object that the prologue reads, and that nobody has written to, lacks a proxy.
+        is_read = jit_ext.should_register_for_prologue(thing.provenance)
+        is_new = thing.original_value is thing.nothing
+        if is_read and is_new and getattr(thing.provenance, "proxy", None) is None:
             proxy = AnyProxy(unwrap(thing), history=thing.provenance)
             thing.provenance.proxy = thing.anyproxy = proxy
-        found = _interpret_call(getattr, thing, wrap_const("__dict__"))
-        if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
-            return found
-        found.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
-        return _interpret_call(dict.__setitem__, found, name, value)
-
-
-def _lacks_proxy(thing: Any) -> bool:
-    """True for an object that the prologue reads and that nobody has written to."""
-    is_read = jit_ext.should_register_for_prologue(thing.provenance)
-    is_new = thing.original_value is thing.nothing
-    return is_read and is_new and getattr(thing.provenance, "proxy", None) is None
-
-
-def _is_of_the_user(thing: Any) -> bool:
-    """False for objects that the traced program makes, or whose stores Thunder does not note."""
-    value = unwrap(thing)
-    of_torch = type(value) in jit_ext._TORCH_DYNAMIC_TYPES
-    return not (
-        jit_ext.is_created_during_tracing(thing.provenance) or of_torch
-        or not hasattr(value, "__dict__")
-    )  # fmt: skip
+        attributes = _interpret_call(getattr, thing, wrap_const("__dict__"))
+        if attributes is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+            return attributes
+        attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
+        return _interpret_call(dict.__setitem__, attributes, name, value)
 
 
 def _root_of(provenance: ProvenanceRecord) -> ProvenanceRecord | None:
@@ -108,17 +95,12 @@ def _write(root: ProvenanceRecord, values: dict[str, Any], epilogue: TraceCtx) -
     epilogue.add_name(module.name)
     for name, value in values.items():
         if not isinstance(value, _WRITTEN):
-            _warn(name, value)
+            text = f"self.{name} = ... in forward: a jitted module does not keep an attribute of"
+            do = "To fix it: set it outside of forward, or keep numbers and tensors."
+            warn_at("", f"{text} type {type(value).__name__}. {do}", LostWriteWarning)
             continue
         with tracectx(epilogue):
             epilogue.bound_symbols.append(_WRITE.bind(module, name, value, output=None))
-
-
-def _warn(name: str, value: Any) -> None:
-    kind = type(value).__name__
-    text = f"self.{name} = ... in forward: a jitted module does not keep an attribute of type"
-    do = "To fix it: set it outside of forward, or keep numbers and tensors."
-    warn_at("", f"{text} {kind}. {do}", LostWriteWarning)
 
 
 def _write_attribute(module: Any, name: str, value: Any) -> None:
@@ -127,11 +109,4 @@ def _write_attribute(module: Any, name: str, value: Any) -> None:
     setattr(module._model if is_of_model else module, name, value)
 
 
-def _bind(bsym: BoundSymbol) -> None:
-    bsym._call_ctx = {_NAME: _write_attribute}
-
-
-_WRITE = Symbol(
-    _NAME, lambda module, name, value: None, id=_NAME, is_prim=True, python_impl=_write_attribute,
-    tags=(OpTags.DONT_DCE,), _bind_postprocess=_bind,
-)  # fmt: skip
+_WRITE = effect("write_attribute", _write_attribute)

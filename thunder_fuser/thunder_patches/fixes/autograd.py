@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.proxies import Proxy, ProxyTag, TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.executors.torch_autograd import ThunderFunction
 from thunder.transforms import autodiff
@@ -53,7 +52,9 @@ def _tag_results_without_gradients() -> None:
     of_thunder = autodiff.grad_transform_on_trace
 
     def transform(trace: TraceCtx, /, *args: Any, **kwargs: Any) -> TraceCtx:
-        results = _results_of(trace)
+        (returned,) = trace.bound_symbols[-1].args
+        output = returned.get("output") if isinstance(returned, dict) else None
+        results = output if isinstance(output, tuple) else ()
         positions = _without_gradients(trace, results) if _is_on() else frozenset()
         _without.set(positions)
         for at in positions:
@@ -69,30 +70,20 @@ def _is_on() -> bool:
     return bool(option("thunder_fixes")) and not chosen
 
 
-def _results_of(trace: TraceCtx) -> tuple[Any, ...]:
-    (returned,) = trace.bound_symbols[-1].args
-    results = returned.get("output") if isinstance(returned, dict) else None
-    return results if isinstance(results, tuple) else ()
-
-
 def _without_gradients(trace: TraceCtx, results: tuple[Any, ...]) -> frozenset[int]:
     """The positions of results of floats to which no argument's gradient leads."""
-    depends = {one.name for one in trace.args if isinstance(one, TensorProxy) and one.requires_grad}
+    depends = {p.name for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad}
     cut: set[str] = set()
     for bsym in trace.bound_symbols[:-1]:
-        leads = any(one.name in depends for one in reads(bsym))
+        leads = any(p.name in depends for p in reads(bsym)) and bsym.sym.id not in _DETACH
         for out in makes(bsym):
-            (depends if leads and not _is_cut(bsym, out) else cut).add(out.name)
+            is_cut = not leads or ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
+            (cut if is_cut else depends).add(out.name)
     cut -= depends
     return frozenset(
-        at for at, one in enumerate(results)
-        if isinstance(one, TensorProxy) and one.name in cut and is_inexact_dtype(one.dtype)
+        at for at, p in enumerate(results)
+        if isinstance(p, TensorProxy) and p.name in cut and is_inexact_dtype(p.dtype)
     )  # fmt: skip
-
-
-def _is_cut(bsym: BoundSymbol, out: Any) -> bool:
-    is_tagged = isinstance(out, Proxy) and ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
-    return is_tagged or bsym.sym.id in _DETACH
 
 
 def _return_none_for_them() -> None:
@@ -105,8 +96,9 @@ def _return_none_for_them() -> None:
         if positions:
             last = forward.bound_symbols[-1]
             data, kept = last.args
-            given = [None if at in positions else one for at, one in enumerate(data["flat_output"])]
-            changed = last.from_bsym(args=({**data, "flat_output": tuple(given)}, kept))
+            flat = enumerate(data["flat_output"])
+            outputs = tuple(None if at in positions else output for at, output in flat)
+            changed = last.from_bsym(args=({**data, "flat_output": outputs}, kept))
             forward.bound_symbols[-1] = changed
         return forward, backward
 
@@ -116,12 +108,12 @@ def _return_none_for_them() -> None:
 def _refuse_second_derivatives() -> None:
     of_thunder = ThunderFunction.backward
 
-    def backward(ctx: Any, *given: Any) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
         if not torch.is_grad_enabled():  # on: with create_graph=True
-            return of_thunder(ctx, *given)
+            return of_thunder(ctx, *grads)
         side = ctx.side_channel
-        grads, saved = (given, ctx.saved_tensors) if side is None else map(side.get, _SIDE)
-        return refusing_another(ctx, (*grads, *saved), lambda: of_thunder(ctx, *given))
+        read, saved = (grads, ctx.saved_tensors) if side is None else map(side.get, _SIDE)
+        return refusing_another(ctx, (*read, *saved), lambda: of_thunder(ctx, *grads))
 
     ThunderFunction.backward = staticmethod(backward)
 
@@ -134,8 +126,8 @@ class _Refusal(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, found: Grads, *above: torch.Tensor) -> Grads:
-        return tuple(one if one is None else one.detach() for one in found)
+    def forward(ctx: Any, grads: Grads, *above: torch.Tensor) -> Grads:
+        return tuple(grad if grad is None else grad.detach() for grad in grads)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -149,18 +141,18 @@ def refusing_another(ctx: Any, reads: Iterable[Any], run: Callable[[], Grads]) -
     """
     above = [*reads, *_leaves(ctx)]
     with torch.no_grad():
-        found = run()
-    refused: Grads = _Refusal.apply(found, *(one for one in above if one is not None))
+        grads = run()
+    refused: Grads = _Refusal.apply(grads, *(x for x in above if x is not None))
     return refused
 
 
 def _leaves(node: Any) -> list[torch.Tensor]:
     """What `backward` would write gradients to."""
-    found, seen, left = [], {node}, [node]
+    leaves, seen, left = [], {node}, [node]
     while left:
         node = left.pop()
-        found += [node.variable] if hasattr(node, "variable") else []
-        below = {one for one, _ in node.next_functions if one is not None} - seen
+        leaves += [node.variable] if hasattr(node, "variable") else []
+        below = {next_node for next_node, _ in node.next_functions if next_node is not None} - seen
         seen |= below
         left += below
-    return found
+    return leaves

@@ -54,7 +54,14 @@ def conjugate_gradients(_: Hooks) -> None:
         if id in _grad_fn_map:
             _grad_fn_map[id] = conjugated(_grad_fn_map[id])
         else:
-            backward_impls[id] = _conjugated_backward(backward_impls[id])
+            # Of a rule in two parts: the second has what the first kept, then the gradient.
+            backward = backward_impls[id]
+            backward_impls[id] = of_complex(
+                lambda *kept, of=backward: tree_map(
+                    _conjugate, of(*kept[:-1], _conjugate(kept[-1]))
+                ),
+                backward,
+            )
     _grad_fn_map[PrimIDs.ABS] = of_complex(_abs, _grad_fn_map[PrimIDs.ABS])
 
 
@@ -84,18 +91,9 @@ def conjugated(rule: Rule) -> Rule:
     return of_complex(call, rule)
 
 
-def _conjugated_backward(backward: Rule) -> Rule:
-    """Of a rule in two parts: this one has what the first kept, then the gradient."""
-
-    def call(*kept: Any) -> Any:
-        return tree_map(_conjugate, backward(*kept[:-1], _conjugate(kept[-1])))
-
-    return of_complex(call, backward)
-
-
-def is_complex(one: Any) -> bool:
+def is_complex(x: Any) -> bool:
     """True for a complex tensor."""
-    return isinstance(one, TensorProxy) and dtypes.is_complex_dtype(one.dtype)
+    return isinstance(x, TensorProxy) and dtypes.is_complex_dtype(x.dtype)
 
 
 def _record(bsym: BoundSymbol, swaps: dict[Variable, Proxy]) -> None:
@@ -110,8 +108,8 @@ def _record(bsym: BoundSymbol, swaps: dict[Variable, Proxy]) -> None:
         swaps[variableify(bsym.output)] = _conjugate(bsym.output)
 
 
-def _conjugate(one: Any) -> Any:
-    return ltorch.conj(one) if is_complex(one) else one
+def _conjugate(x: Any) -> Any:
+    return ltorch.conj(x) if is_complex(x) else x
 
 
 def _abs(a: TensorProxy) -> Any:

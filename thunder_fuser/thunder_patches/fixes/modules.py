@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import thunder
 from thunder.core.langctxs import Languages, resolve_language
 from thunder.core.module import ThunderModule
-from thunder.extend import Executor, TemporaryExecutor, get_always_executors, get_executor
+from thunder.extend import TemporaryExecutor, get_always_executors, get_executor
 
 from thunder_fuser.errors import CopyError
 from thunder_fuser.thunder_patches.patch import Hooks
@@ -55,8 +55,8 @@ def _write_names_of_the_original() -> None:
         if destination is None:
             destination = OrderedDict()
             destination._metadata = OrderedDict()
-        own = of_thunder(self, keep_vars=keep_vars)
-        destination.update((prefix + name, value) for name, value in own.items())
+        entries = of_thunder(self, keep_vars=keep_vars)
+        destination.update((prefix + name, value) for name, value in entries.items())
         return destination
 
     ThunderModule.state_dict = state_dict
@@ -72,7 +72,8 @@ def _load_names_of_the_original() -> None:
         *_, errors = rest
         if metadata.get("assign_to_params_buffers"):
             errors.append(f"{prefix[:-1]} is jitted: load with assign=False, or load before jit.")
-        if _is_transformed(self):
+        known, read = dict(self._model.named_parameters()), self._overrides_parameters
+        if any(known.get(name, read[name]) is not read[name] for name in read):
             errors.append(f"{prefix[:-1]} has transforms: call its own load_original_state_dict.")
         for name in [name for name in state_dict if name.startswith(prefix)]:
             short = name.removeprefix(prefix).removeprefix("_model.").removeprefix(".")
@@ -80,12 +81,6 @@ def _load_names_of_the_original() -> None:
         of_torch(self, state_dict, prefix, metadata, *rest)
 
     ThunderModule._load_from_state_dict = load
-
-
-def _is_transformed(module: Any) -> bool:
-    """True if the jitted module reads other parameters than those of the module that it holds."""
-    own = dict(module._model.named_parameters())
-    return any(own.get(name, one) is not one for name, one in module._overrides_parameters.items())
 
 
 # ------------------------------------------------------------------------------------------ copies
@@ -97,41 +92,35 @@ class _Recipe(NamedTuple):
     model: Any
     jit: Callable[..., Any]  # thunder.jit or thunder_fuser.jit
     executors: list[tuple[str, str]]  # (module that registers it, name)
-    given: dict[str, Any]  # the keywords of jit
+    options: dict[str, Any]  # the keywords of jit
     parameters: dict[str, Any]
     buffers: dict[str, Any]
     others: dict[str, Any]  # attributes that the user gave to the jitted module
 
 
 def _recipe_of(module: Any) -> _Recipe:
-    data, way = module._lc_cd, getattr(module._forward_fn, "short_way", None)
+    data, way = module._lc_cd, getattr(module._forward_fn, "fast_path", None)
     if module._lc_transforms or data.langctx is not resolve_language(Languages.TORCH):
         raise CopyError(
             "a jitted module with transforms", expected="one without, to copy or pickle it",
             do="copy or pickle the original module, then jit the copy; or save its state_dict",
         )  # fmt: skip
-    jit, given = (thunder.jit, _given_to(data)) if way is None else way.made_by
-    executors = [_named(one) for one in data.executors_list if _is_chosen(one)]
-    others = {name: value for name, value in vars(module).items() if name not in _OF_THUNDER}
-    tensors = module._overrides_parameters, module._overrides_buffers
-    return _Recipe(module._model, jit, executors, given, *tensors, others)
-
-
-def _given_to(data: Any) -> dict[str, Any]:
-    return {
+    jit, options = thunder.jit, {
         "cache": data.cache_option, "sharp_edges": data.sharp_edges,
         "disable_torch_autograd": data.disable_torch_autograd_support,
         "debug_options": data.debug_options, **data.compile_options,
     }  # fmt: skip
-
-
-def _is_chosen(executor: Executor) -> bool:
-    """False for the executors that every jit adds."""
-    return not isinstance(executor, TemporaryExecutor) and executor not in get_always_executors()
-
-
-def _named(executor: Executor) -> tuple[str, str]:
-    return type(executor).__module__, executor.name
+    if way is not None:
+        jit, options = way.recipe
+    executors = [
+        (type(each).__module__, each.name)
+        for each in data.executors_list
+        # Every jit adds the others.
+        if not isinstance(each, TemporaryExecutor) and each not in get_always_executors()
+    ]
+    others = {name: value for name, value in vars(module).items() if name not in _OF_THUNDER}
+    tensors = module._overrides_parameters, module._overrides_buffers
+    return _Recipe(module._model, jit, executors, options, *tensors, others)
 
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
@@ -141,12 +130,14 @@ def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
     return jitted
 
 
-def _jit_again(model: Any, jit: Callable[..., Any], executors: Any, given: Any, *rest: Any) -> Any:
+def _jit_again(
+    model: Any, jit: Callable[..., Any], executors: Any, options: Any, *rest: Any
+) -> Any:
     """The jitted module of a recipe."""
     for place, _ in executors:
         import_module(place)
     chosen = [get_executor(name) for _, name in executors]
-    jitted = jit(model, executors=chosen, **given)
+    jitted = jit(model, executors=chosen, **options)
     jitted._overrides_parameters, jitted._overrides_buffers, others = rest
     vars(jitted).update(others)
     return jitted

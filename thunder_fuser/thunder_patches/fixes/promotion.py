@@ -50,9 +50,9 @@ def promote_as_torch(hooks: Hooks) -> None:
     ) -> tuple[Any, Any]:
         """(the type to compute in, the type of the result); `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
-        of_bools = {one.dtype for one in _tensors(args)} == {dtypes.bool8}
+        of_bools = {tensor.dtype for tensor in _tensors(args)} == {dtypes.bool8}
         if of_bools and dtypes.int8_ in types and _is_used(hooks):
-            first, second = (dtypes.int64 if one is dtypes.int8_ else one for one in types)
+            first, second = (dtypes.int64 if kind is dtypes.int8_ else kind for kind in types)
             return first, second
         to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
         if not to_float or types != (float, float) or not _is_used(hooks):
@@ -68,7 +68,7 @@ def broadcast_scalars(hooks: Hooks) -> None:
 
     def broadcast(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> tuple[Any, ...]:
         """The operands in one shape."""
-        on_cpu = all(one.device.devicetype is DeviceType.CPU for one in _tensors(args))
+        on_cpu = all(tensor.device.devicetype is DeviceType.CPU for tensor in _tensors(args))
         as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(hooks))
         result = of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers)
         return tuple(result)
@@ -96,9 +96,9 @@ def keep_empty_axes(hooks: Hooks) -> None:
     """From now on, an empty range has its axis there."""
     of_thunder = clang.arange
 
-    def arange(**given: Any) -> Any:
-        result = of_thunder(**given)
-        of_torch = "dtype" in given  # torch.arange passes one, or None; clang.diagonal does not
+    def arange(**numbers: Any) -> Any:
+        result = of_thunder(**numbers)
+        of_torch = "dtype" in numbers  # torch.arange passes one, or None; clang.diagonal does not
         if result.ndim or not of_torch or not _is_used(hooks):
             return result
         return clang.full((0,), 0, device=result.device, dtype=result.dtype)
@@ -109,8 +109,8 @@ def keep_empty_axes(hooks: Hooks) -> None:
 def _is_used(hooks: Hooks) -> bool:
     """True if the function that Thunder compiles is jitted with such an executor."""
     data, kind = get_compile_data(), type(hooks.executor)
-    return data is not None and any(isinstance(one, kind) for one in data.executors_list)
+    return data is not None and any(isinstance(each, kind) for each in data.executors_list)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:
-    return [one for one in args if isinstance(one, TensorProxy)]
+    return [arg for arg in args if isinstance(arg, TensorProxy)]

@@ -61,7 +61,7 @@ def note_one_tensors(
         tuple(other for other in group if _are_same(values, names, at, other))
         for group in groups for at in group if names[at] in written
     }  # fmt: skip
-    noted[_NOTE] = [[*one] for one in sorted(same)]
+    noted[_NOTE] = [*map(list, sorted(same))]
     return layouts_of(args, kwargs) if groups else ()
 
 
@@ -95,7 +95,11 @@ def _value_of(record: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 def _are_same(values: list[Any], names: list[str], at: int, other: int) -> bool:
     """Whether two arguments are one tensor; False if they have no element in common."""
     x, y = values[at], values[other]
-    if at == other or _is_same(x, y):
+    if at == other:
+        return True
+    facts = [(t.storage_offset(), t.numel(), t.dtype, t.requires_grad) for t in (x, y)]
+    is_plain = x.is_contiguous() and y.is_contiguous()  # then Thunder reshapes the first
+    if facts[0] == facts[1] and (is_plain or (x.shape, x.stride()) == (y.shape, y.stride())):
         return True
     (start, end), (first, last) = _extent(x), _extent(y)
     if end <= first or last <= start:
@@ -105,12 +109,6 @@ def _are_same(values: list[Any], names: list[str], at: int, other: int) -> bool:
         expected="one tensor twice, or tensors that share no memory",
         got=f"{_described(x)} and {_described(y)} of one storage", do="pass a clone of one of them",
     )  # fmt: skip
-
-
-def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    facts = [(t.storage_offset(), t.numel(), t.dtype, t.requires_grad) for t in (x, y)]
-    is_plain = x.is_contiguous() and y.is_contiguous()  # then Thunder reshapes the first
-    return facts[0] == facts[1] and (is_plain or (x.shape, x.stride()) == (y.shape, y.stride()))
 
 
 def _extent(x: torch.Tensor) -> tuple[int, int]:
@@ -126,11 +124,11 @@ def _described(x: torch.Tensor) -> str:
 
 def _groups(values: Iterable[Any]) -> list[list[int]]:
     """The places of tensors that share memory with others."""
-    found: dict[int, list[int]] = {}
-    for at, one in enumerate(values):
-        if type(one) is torch.Tensor and one.layout is torch.strided:
-            found.setdefault(one.untyped_storage().data_ptr(), []).append(at)
-    return [group for group in found.values() if len(group) > 1]
+    groups: dict[int, list[int]] = {}
+    for at, value in enumerate(values):
+        if type(value) is torch.Tensor and value.layout is torch.strided:
+            groups.setdefault(value.untyped_storage().data_ptr(), []).append(at)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def aliases_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

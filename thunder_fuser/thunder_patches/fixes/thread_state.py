@@ -67,5 +67,5 @@ class _OfThread:
         self._values(data).value = value
 
     def _values(self, data: Any) -> local:
-        found: local | None = vars(data).get(self._key)
-        return vars(data).setdefault(self._key, local()) if found is None else found
+        values: local | None = vars(data).get(self._key)
+        return vars(data).setdefault(self._key, local()) if values is None else values

@@ -30,7 +30,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -46,17 +46,14 @@ class Accuracy(Enum):
 
 def tag_approximate(prepared: Prepared) -> Prepared:
     """Tags ops whose approximate form is as good for results of 16 bits."""
-    users = _Users(prepared.ops)
-    return prepared.with_ops(_tagged(op, users, prepared.rules) for op in prepared.ops)
-
-
-def _tagged(op: Op, users: _Users, rules: Rules) -> Op:
-    """The op, tagged if it may be approximate; a composite of one such primitive becomes it."""
-    if len(op.leaves) != 1 or not users.may_be_approximate(op.leaves[0]):
-        return op
-    (leaf,) = op.leaves
-    tags = leaf.tags | op.bsym.tags | {Accuracy.APPROXIMATE}
-    return rules.rewritten(op, leaf.from_bsym(tags=tags))
+    users, ops = _Users(prepared.ops), list[Op]()
+    for op in prepared.ops:
+        if len(op.leaves) == 1 and users.may_be_approximate(op.leaves[0]):
+            (leaf,) = op.leaves  # in place of a composite of this primitive alone
+            tags = leaf.tags | op.bsym.tags | {Accuracy.APPROXIMATE}
+            op = prepared.rules.rewritten(op, leaf.from_bsym(tags=tags))
+        ops.append(op)
+    return prepared.with_ops(ops)
 
 
 class _Users:
@@ -98,21 +95,21 @@ class _Users:
     def all_read(self, value: Proxy, *allowed: Callable[[_Users, BoundSymbol], bool]) -> bool:
         """True if each reader of the value is one of these."""
         readers = self.readers.get(value.name, [])
-        return all(any(fits(self, one) for fits in allowed) for one in readers)
+        return all(any(fits(self, reader) for fits in allowed) for reader in readers)
 
     def is_one_plus_exp(self, value: Any) -> bool:
         """True for 1 + exp(x)."""
-        made = self._made_by(value, PrimIDs.ADD)
-        return made is not None and _adds(1)(self, made) and any(
-            self._made_by(arg, PrimIDs.EXP) is not None for arg in made.args
+        add = self._made_by(value, PrimIDs.ADD)
+        return add is not None and _adds(1)(self, add) and any(
+            self._made_by(arg, PrimIDs.EXP) is not None for arg in add.args
         )
 
     def _fades(self, exp: BoundSymbol) -> bool:
         """True for exp(x - max(x, dims)) whose only use is its sum over the same dims."""
         dims = self._dims_of_subtracted_max(exp)
         sums = [
-            one.sym.id is PrimIDs.SUM and tuple(one.args[1]) == dims
-            for one in self._final_readers(exp.output)
+            reader.sym.id is PrimIDs.SUM and tuple(reader.args[1]) == dims
+            for reader in self._final_readers(exp.output)
         ]
         return dims is not None and bool(sums) and all(sums)
 
@@ -126,14 +123,14 @@ class _Users:
     def _dims_of_subtracted_max(self, exp: BoundSymbol) -> tuple[int, ...] | None:
         """The dims of exp(x - max(x, dims)) or exp(-(max(x, dims) - x))."""
         negated = self._made_by(exp.args[0], PrimIDs.NEG)
-        made = self._made_by(exp.args[0] if negated is None else negated.args[0], PrimIDs.SUB)
-        if made is None:
+        difference = self._made_by(exp.args[0] if negated is None else negated.args[0], PrimIDs.SUB)
+        if difference is None:
             return None
-        x, most = made.args if negated is None else reversed(made.args)
-        found = self._made_by(most, PrimIDs.AMAX)
-        if found is None or self._same(found.args[0]) != self._same(x):
+        x, most = difference.args if negated is None else reversed(difference.args)
+        maximum = self._made_by(most, PrimIDs.AMAX)
+        if maximum is None or self._same(maximum.args[0]) != self._same(x):
             return None
-        return tuple(found.args[1])
+        return tuple(maximum.args[1])
 
     def _made_by(self, value: Any, kind: PrimIDs) -> BoundSymbol | None:
         """The maker of a value if it is of this kind; copies and broadcasts are looked through."""
@@ -160,7 +157,7 @@ def _has_number(bsym: BoundSymbol, number: float) -> bool:
 
 def _squares(users: _Users, bsym: BoundSymbol) -> bool:
     lhs, *rhs = reads(bsym)
-    return bsym.sym.id is PrimIDs.MUL and [one.name for one in rhs] == [lhs.name]
+    return bsym.sym.id is PrimIDs.MUL and [proxy.name for proxy in rhs] == [lhs.name]
 
 
 def _halves_before_half(users: _Users, bsym: BoundSymbol) -> bool:
@@ -181,6 +178,6 @@ _RULES: dict[Any, Callable[[_Users, BoundSymbol], bool]] = {
     PrimIDs.DIV: _multiplies,
     PrimIDs.ERF: lambda users, erf: users.all_read(erf.output, _adds(1), _halves_before_half),
     PrimIDs.EXP: lambda users, exp: True,
-    PrimIDs.RECIPROCAL: lambda users, one: users.is_one_plus_exp(one.args[0]),
+    PrimIDs.RECIPROCAL: lambda users, division: users.is_one_plus_exp(division.args[0]),
     PrimIDs.TANH: lambda users, tanh: users.all_read(tanh.output, _adds(1), _squares),
 }

@@ -8,15 +8,13 @@ keep float32 inside a region, as torch.compile does too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
-from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.repeat import Repeater
 
@@ -26,18 +24,13 @@ def expand_casts(prepared: Prepared) -> Prepared:
 
     y = gelu(x: bf16)  ->  a = convert(x, f32); b = erf(a); ...; y = convert(e, bf16)
     """
-    return prepared.with_ops(
-        part for op in prepared.ops for part in _expanded(op, prepared.rules)
-    )
-
-
-def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
-    """The op's primitives if one rounds. lerp stays whole: torch runs it as this composite only."""
-    ids = {leaf.sym.id for leaf in op.leaves}
-    if op.leaves[0] is op.bsym or PrimIDs.LERP in ids or not any(map(_is_cast, op.leaves)):
-        yield op
-    else:
-        yield from rules.apart(op)
+    ops: list[Op] = []
+    for op in prepared.ops:
+        # lerp stays whole: torch runs it as this composite only.
+        is_whole = op.leaves[0] is op.bsym or PrimIDs.LERP in {leaf.sym.id for leaf in op.leaves}
+        rounds = not is_whole and any(map(_is_cast, op.leaves))
+        ops += prepared.rules.apart(op) if rounds else [op]
+    return prepared.with_ops(ops)
 
 
 def recompute_casts(prepared: Prepared) -> Prepared:
@@ -70,15 +63,14 @@ def _crosses(cast: Op, reader: Op) -> bool:
 def _casts(flow: DataFlow) -> dict[str, Op]:
     """Casts to wider types that only fusible ops read, by the names of their results."""
     ops = flow.ops
-    found = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
-    if not found:
-        return found
-    written = flow.written
+    casts = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
+    if not casts:
+        return casts
     read_by_torch = {name for op in ops if not op.is_fusible for name in op.read_names}
-    stored = written | with_what_they_view(ops, read_by_torch)
+    stored = flow.written | with_what_they_view(ops, read_by_torch)
     return {
-        name: op for name, op in found.items()
-        if name not in stored and op.reads[0].name not in written
+        name: op for name, op in casts.items()
+        if name not in stored and op.reads[0].name not in flow.written
     }  # fmt: skip
 
 
@@ -94,16 +86,12 @@ def drop_roundings(prepared: Prepared) -> Prepared:
     of the cut changes a bit. It drops no rounding between forward and backward, from float64, or
     to 8 bits: chains of ops make no such casts, so the program asked for them.
     """
-    return prepared.with_ops(_without_roundings(prepared.flow, prepared.rules))
-
-
-def _without_roundings(flow: DataFlow, rules: Rules) -> Iterator[Op]:
-    ops, stored = flow.ops, flow.crossing
+    ops: list[Op] = []
+    stored, returned = prepared.flow.crossing, set(prepared.ops[-1].read_names)
     rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
-    returned = set(ops[-1].read_names)
     swaps: dict[Variable, Proxy] = {}
-    for op in ops:
-        op = rules.reading(op, swaps)
+    for op in prepared.ops:
+        op = prepared.rules.reading(op, swaps)
         if op.is_fusible and _is_cast(op.bsym):
             source, result = op.bsym.args[0], op.bsym.output
             origin, region = rounded.get(source.name, (None, None))
@@ -111,14 +99,12 @@ def _without_roundings(flow: DataFlow, rules: Rules) -> Iterator[Op]:
             if same and result.name not in returned:
                 swaps[variableify(result)] = origin
                 continue
-            if _is_to_16_bits(source, result) and result.name not in stored:
+            # The rounding that each op of a 16-bit chain does.
+            is_rounding = (source.dtype.bytes, result.dtype.bytes) == (4, 2)
+            if is_rounding and result.name not in stored:
                 rounded[result.name] = (source, op.region)
-        yield op
-
-
-def _is_to_16_bits(source: TensorProxy, result: TensorProxy) -> bool:
-    """True for the rounding that each op of a 16-bit chain does."""
-    return source.dtype.bytes == 4 and result.dtype.bytes == 2
+        ops.append(op)
+    return prepared.with_ops(ops)
 
 
 def _is_cast(bsym: BoundSymbol) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from thunder.core import prims
 from thunder.core.prims import PrimIDs
@@ -35,39 +36,42 @@ def functionalize(prepared: Prepared) -> Prepared:
     """Replaces in-place writes to memory that only the trace sees by the values written."""
     if not any(op.kinds & COPIES for op in prepared.ops):
         return prepared
-    apart = [_apart(prepared, op) for op in prepared.ops]
-    values = _Values([one for ops in apart for one in ops]).of_names
+    split = [_parts(prepared, op) for op in prepared.ops]
+    values = _Values([*chain.from_iterable(split)]).of_names
     if not values:
         return prepared
-    whole = zip(prepared.ops, apart, strict=True)
-    ops = [one for op, ops in whole for one in (ops if _writes_one_of(op, values) else (op,))]
+    ops = [
+        part
+        for op, parts in zip(prepared.ops, split, strict=True)
+        for part in (parts if any(p.name in values for p in overwritten(op.bsym)) else (op,))
+    ]
     return prepared.with_ops(_replaced(prepared, ops, values))
 
 
-def _apart(prepared: Prepared, op: Op) -> tuple[Op, ...]:
+def _parts(prepared: Prepared, op: Op) -> tuple[Op, ...]:
     """t2 = silu(t1, inplace=True)  ->  t3 = ...; t2 = copy_(t3, t1)   if the rest can be fused."""
     if not op.kinds & COPIES or op.only(COPIES):
         return (op,)
-    found = [
-        part for one in op.bsym.subsymbols
-        for part in _apart(prepared, prepared.rules.op(one.from_bsym(tags=op.bsym.tags)))
+    parts = [
+        part for bsym in op.bsym.subsymbols
+        for part in _parts(prepared, prepared.rules.op(bsym.from_bsym(tags=op.bsym.tags)))
     ]  # fmt: skip
-    can = found and all(one.is_fusible or one.only(COPIES) for one in found)
-    return tuple(found) if can else (op,)
+    can = parts and all(part.is_fusible or part.only(COPIES) for part in parts)
+    return tuple(parts) if can else (op,)
 
 
 @dataclass(frozen=True, slots=True)
 class _Name:
     """A name of a memory that is written in place.
 
-    value: a value with the same contents that nothing writes in place. made, seen: the number of
+    value: a value with the same contents that nothing writes in place. before, seen: the number of
     writes before the value was made, and before the name was made; they differ for a view that a
     write has changed.
     """
 
     memory: str
     value: Proxy
-    made: int
+    before: int
     seen: int
     is_view: bool = False
 
@@ -81,65 +85,59 @@ class _Values:
             name for op in ops if op.reads or op.is_fusible
             for name in {*op.made_names} - {*op.read_names}
         }  # fmt: skip
-        given = {self._at(name) for op in ops for name in op.read_names if name not in computed}
+        of_inputs = {self._at(n) for op in ops for n in op.read_names if n not in computed}
         self._writes = {self._at(p.name): 0 for op in ops for p in overwritten(op.bsym)}
-        self._own = {
+        self._unwritten = {
             name for name in computed
-            if self._at(name) not in given and self._at(name) not in self._writes
+            if self._at(name) not in of_inputs and self._at(name) not in self._writes
         }  # fmt: skip
-        self._unfit = given
-        self._made: set[str] = set()
+        self._unfit = of_inputs
+        self._new: set[str] = set()
         self._names: dict[str, _Name] = {}
         for op in ops:
-            self._follow(op)
-        self.of_names = {
-            name: one.value for name, one in self._names.items() if one.memory not in self._unfit
-        }
+            if op.only(FENCES):
+                self._fence(op)
+            elif op.only(COPIES):
+                self._copy(op)
+            else:
+                self._read(op)
+                self._make(op)
+        names = self._names.items()
+        self.of_names = {at: name.value for at, name in names if name.memory not in self._unfit}
 
     def _at(self, name: str) -> str:
         return self._memory.of(name)
 
-    def _follow(self, op: Op) -> None:
-        if op.only(FENCES):
-            self._fence(op)
-        elif op.only(COPIES):
-            self._copy(op)
-        else:
-            self._read(op)
-            self._make(op)
-
     def _fence(self, op: Op) -> None:
-        for given, made in zip(op.reads, op.makes, strict=True):
-            one = self._names.get(given.name)
-            if one is not None:
-                if not one.is_view:
-                    self._expect_newest(one)
-                self._names[made.name] = replace(one, seen=self._writes[one.memory])
+        for old, new in zip(op.reads, op.makes, strict=True):
+            if (name := self._names.get(old.name)) is not None:
+                if not name.is_view:
+                    self._expect_newest(name)
+                self._names[new.name] = replace(name, seen=self._writes[name.memory])
 
     def _copy(self, op: Op) -> None:
         source, target = op.reads[0], op.reads[-1]
-        memory, one = self._at(target.name), self._names.get(target.name)
-        fits = one is not None and not one.is_view and source.name in self._own
+        memory, name = self._at(target.name), self._names.get(target.name)
+        fits = name is not None and not name.is_view and source.name in self._unwritten
         if not (fits and replaces(source, target)):
             self._unfit.add(memory)
         count = self._writes[memory] = self._writes[memory] + 1
-        for made in op.makes:
-            self._names[made.name] = _Name(memory, source, count, count)
+        for out in op.makes:
+            self._names[out.name] = _Name(memory, source, count, count)
 
     def _read(self, op: Op) -> None:
         """A memory with reads of outdated names is unfit; the backward may read older values."""
         for proxy in op.reads:
-            one = self._names.get(proxy.name)
-            if one is not None:
+            if (name := self._names.get(proxy.name)) is not None:
                 if not op.in_backward:
-                    self._expect_newest(one)
-                if one.made != one.seen:
-                    self._unfit.add(one.memory)
+                    self._expect_newest(name)
+                if name.before != name.seen:
+                    self._unfit.add(name.memory)
         self._unfit.update(self._at(proxy.name) for proxy in overwritten(op.bsym))
 
-    def _expect_newest(self, one: _Name) -> None:
-        if one.seen != self._writes[one.memory]:
-            self._unfit.add(one.memory)
+    def _expect_newest(self, name: _Name) -> None:
+        if name.seen != self._writes[name.memory]:
+            self._unfit.add(name.memory)
 
     def _make(self, op: Op) -> None:
         """A result that shares the memory of an operand is a view of it; else it is new memory."""
@@ -147,17 +145,13 @@ class _Values:
             memory = self._at(proxy.name)
             if memory not in self._writes or proxy.name in op.read_names:
                 continue
-            read = [self._names[one] for one in op.read_names if one in self._names]
-            seen = [one.seen for one in read if one.memory == memory]
-            if not seen and memory in self._made:
+            read = [self._names[name] for name in op.read_names if name in self._names]
+            seen = [name.seen for name in read if name.memory == memory]
+            if not seen and memory in self._new:
                 self._unfit.add(memory)
-            self._made.add(memory)
+            self._new.add(memory)
             at = max(seen, default=0)
             self._names[proxy.name] = _Name(memory, proxy, at, at, is_view=bool(seen))
-
-
-def _writes_one_of(op: Op, values: dict[str, Proxy]) -> bool:
-    return any(proxy.name in values for proxy in overwritten(op.bsym))
 
 
 def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -> Iterator[Op]:
@@ -168,21 +162,17 @@ def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -
         if not op.only(COPIES | FENCES):
             yield op if op.kinds & _BY_NAME else prepared.rules.reading(op, swaps)
             continue
-        left = _without(prepared, op, values)
-        yield from (prepared.rules.reading(one, swaps) for one in left)
-        for made in op.makes:
-            if made.name in values:
-                swaps[variableify(made)] = value = values[made.name]
-                if made.name in by_name:
-                    view = prims.shallow_copy.bind(value, output=made)
+        # The copy or fence stays, less the results that have values; nothing if all have.
+        left = [at for at, out in enumerate(op.makes) if out.name not in values]
+        if len(left) == len(op.makes):
+            yield prepared.rules.reading(op, swaps)
+        elif left:
+            operands, results = (tuple(all[at] for at in left) for all in (op.reads, op.makes))
+            fence = op.bsym.from_bsym(args=(operands,), output=results)
+            yield prepared.rules.reading(prepared.rules.op(fence), swaps)
+        for out in op.makes:
+            if out.name in values:
+                swaps[variableify(out)] = value = values[out.name]
+                if out.name in by_name:
+                    view = prims.shallow_copy.bind(value, output=out)
                     yield prepared.rules.op(view.from_bsym(tags=op.bsym.tags))
-
-
-def _without(prepared: Prepared, op: Op, values: dict[str, Proxy]) -> Iterator[Op]:
-    """The copy or fence, less the results that have values; nothing if all have."""
-    left = [at for at, made in enumerate(op.makes) if made.name not in values]
-    if len(left) == len(op.makes):
-        yield op
-    elif left:
-        given, made = (tuple(one[at] for at in left) for one in (op.reads, op.makes))
-        yield prepared.rules.op(op.bsym.from_bsym(args=(given,), output=made))

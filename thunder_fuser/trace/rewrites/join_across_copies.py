@@ -32,7 +32,11 @@ def join_across_copies(prepared: Prepared) -> Prepared:
 
 def _order(flow: DataFlow) -> list[int]:
     """The places of the ops in their new order."""
-    ops, own, order = flow.ops, _own_memory(flow), list[int]()
+    # Values that ops have computed, whose memory nothing writes, and no argument may share.
+    ops, memory, order = flow.ops, flow.memory, list[int]()
+    computed = {name for op in ops if op.reads for name in {*op.made_names} - {*op.read_names}}
+    of_inputs = {memory.of(name) for op in ops for name in op.read_names if name not in computed}
+    own_memory = {name for name in computed if memory.of(name) not in of_inputs} - flow.written
     run, behind = list[int](), list[int]()  # fusible ops, and the copies and fences behind them
     for stretch in map(list, runs(ops)):
         first = ops[stretch[0]]
@@ -41,7 +45,7 @@ def _order(flow: DataFlow) -> list[int]:
             continue
         joined = list[int]()
         if behind and first.is_fusible and len(run) < MOST_OPS and alike(ops[run[0]], first):
-            joined = _joined(ops, run, stretch, own)
+            joined = _joined(ops, run, stretch, own_memory)
             run += joined
         rest = _less(stretch, joined)
         if rest:
@@ -51,23 +55,15 @@ def _order(flow: DataFlow) -> list[int]:
     return [*order, *run, *behind]
 
 
-def _own_memory(flow: DataFlow) -> set[str]:
-    """Values that ops have computed, whose memory nothing writes, and no argument may share."""
-    ops, memory = flow.ops, flow.memory
-    made = {name for op in ops if op.reads for name in {*op.made_names} - {*op.read_names}}
-    given = {memory.of(name) for op in ops for name in op.read_names if name not in made}
-    return {name for name in made if memory.of(name) not in given} - flow.written
-
-
 def _joined(
-    ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own: set[str]
+    ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own_memory: set[str]
 ) -> list[int]:
     """Of the stretch, what reads the run, directly or not, and may move to it, if that pays."""
     late, of_run = made_at(ops, stretch), made_at(ops, run)
     free, joined = list[int](), list[int]()
     for at in stretch:
         read = ops[at].read_names
-        if own.issuperset(read) and late.isdisjoint(read):
+        if own_memory.issuperset(read) and late.isdisjoint(read):
             free.append(at)
             late.difference_update(ops[at].made_names)
     for at in free:
@@ -75,17 +71,13 @@ def _joined(
             joined.append(at)
             of_run.update(ops[at].made_names)
     joined = sorted(with_what_they_read(ops, free, joined))
-    return joined if _pays(ops, stretch, joined) else []
-
-
-def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> bool:
-    """True if the rest reads no more bytes of the moved results than of what it no longer reads."""
+    # It pays if the rest reads no more bytes of the moved results than it no longer reads itself.
     left = {name for at in _less(stretch, joined) for name in ops[at].read_names}
-    made = {out.name: bytes_of(out) for at in joined for out in ops[at].makes}
-    read = {one.name: bytes_of(one) for at in joined for one in ops[at].reads}
-    gone = left | made.keys()
-    handed = sum(size for name, size in made.items() if name in left)
-    return handed <= sum(size for name, size in read.items() if name not in gone)
+    results = {out.name: bytes_of(out) for at in joined for out in ops[at].makes}
+    operands = {proxy.name: bytes_of(proxy) for at in joined for proxy in ops[at].reads}
+    handed = sum(results[name] for name in results.keys() & left)
+    gone = operands.keys() - left - results.keys()
+    return joined if handed <= sum(operands[name] for name in gone) else []
 
 
 def _less(places: Sequence[int], others: Sequence[int]) -> list[int]:

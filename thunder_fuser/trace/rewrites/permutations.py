@@ -63,7 +63,7 @@ def take_in_old_order(prepared: Prepared) -> Prepared:
     facts = _Facts()
     with tracectx(prepared.trace):
         return prepared.with_ops(
-            one for op in prepared.ops for one in _rewritten(op, facts, prepared)
+            part for op in prepared.ops for part in _rewritten(op, facts, prepared)
         )
 
 
@@ -74,11 +74,11 @@ def _rewritten(op: Op, facts: _Facts, prepared: Prepared) -> Iterator[Op]:
     if taken is None:
         yield op
         return
-    made = [*facts.inverse(taken)]
+    bsyms = [*facts.inverse(taken)]
     g = scatter.args[2] if scatter.sym.id is PrimIDs.INDEX_ADD else scatter.args[0]
-    made += _taken_back(g, taken, facts.inverses[taken.permutation.name], scatter.output)
+    bsyms += _taken_back(g, taken, facts.inverses[taken.permutation.name], scatter.output)
     tags = scatter.tags | op.bsym.tags
-    for bsym in made:
+    for bsym in bsyms:
         yield prepared.rules.op(bsym.from_bsym(tags=tags, header=op.bsym.header))
 
 
@@ -230,25 +230,13 @@ class _Facts:
             self.of[result.name] = _Taken(result, known.size)
             self._are_inverse(known.permutation, result)
 
-    def _are_inverse(self, one: Proxy, other: Proxy) -> None:
-        self.inverses[one.name] = other
-        self.inverses[other.name] = one
+    def _are_inverse(self, order: Proxy, back: Proxy) -> None:
+        self.inverses[order.name] = back
+        self.inverses[back.name] = order
 
 
 def _is_negative(facts: _Facts, a: Any, bound: Any = 0) -> Fact:
     return _ZERO if isinstance(facts.find(a), _Taken) and facts.find(bound) == _ZERO else None
-
-
-def _differs(facts: _Facts, a: Any, b: Any) -> Fact:
-    return _ZERO if facts.find(a) == facts.find(b) == _ZERO else None
-
-
-def _either_zero(facts: _Facts, a: Any, b: Any) -> Fact:
-    return _ZERO if _ZERO in (facts.find(a), facts.find(b)) else None
-
-
-def _chosen(facts: _Facts, condition: Any, a: Any, b: Any) -> Fact:
-    return facts.find(b) if facts.find(condition) == _ZERO else None
 
 
 def _plus(facts: _Facts, a: Any, b: Any) -> Fact:
@@ -260,16 +248,6 @@ def _divided(facts: _Facts, a: Any, b: Any) -> Fact:
     if not isinstance(known, _Taken) or type(b) is not int or b < 1:
         return None
     return replace(known, every=known.every * b)
-
-
-def _filled(facts: _Facts, shape: Any, fill_value: Any = None, **_: Any) -> Fact:
-    return facts.find(fill_value)
-
-
-def _counted(
-    facts: _Facts, length: Any, *, start: Any, step: Any, dtype: Any, **_: Any
-) -> Fact:  # fmt: skip
-    return _COUNTS if (start, step) == (0, 1) and _is_wide(dtype) else None
 
 
 def _converted(facts: _Facts, a: Any, dtype: Any) -> Fact:
@@ -284,15 +262,21 @@ def _is_wide(dtype: Any) -> bool:
 
 _RULES: Mapping[Any, Any] = {
     PrimIDs.ADD: _plus,
-    PrimIDs.BITWISE_AND: _either_zero,
+    PrimIDs.BITWISE_AND: lambda facts, a, b: (
+        _ZERO if _ZERO in (facts.find(a), facts.find(b)) else None
+    ),
     PrimIDs.CONVERT_ELEMENT_TYPE: _converted,
     PrimIDs.DIV: _divided,
-    PrimIDs.FULL: _filled,
-    PrimIDs.IOTA: _counted,
+    PrimIDs.FULL: lambda facts, shape, fill_value=None, **_: facts.find(fill_value),
+    PrimIDs.IOTA: lambda facts, length, *, start, step, dtype, **_: (
+        _COUNTS if (start, step) == (0, 1) and _is_wide(dtype) else None
+    ),
     PrimIDs.LT: _is_negative,
-    PrimIDs.NE: _differs,
+    PrimIDs.NE: lambda facts, a, b: _ZERO if facts.find(a) == facts.find(b) == _ZERO else None,
     PrimIDs.SHALLOW_COPY: lambda facts, a: facts.find(a),
     PrimIDs.SIGNBIT: _is_negative,
     PrimIDs.SUB: _plus,
-    PrimIDs.WHERE: _chosen,
+    PrimIDs.WHERE: lambda facts, condition, a, b: (
+        facts.find(b) if facts.find(condition) == _ZERO else None
+    ),
 }

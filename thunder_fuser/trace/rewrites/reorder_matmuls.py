@@ -18,7 +18,7 @@ of the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from thunder.executors.torchex import ex as torch_executor
@@ -92,14 +92,19 @@ def _joined(
     the same as one of these, and so do the makers of all that they read. An op that depends on a
     product behind the run does not join.
     """
-    own, late = made_at(ops, run.ops), set[str]()
-    before = [at for at in run.behind if not _follows(ops[at], own, late)]
+    of_run, late = made_at(ops, run.ops), set[str]()
+    before = [at for at in run.behind if not _follows(ops[at], of_run, late)]
     free = [at for at in stretch if not _follows(ops[at], set(), late)]
-    joined = with_what_they_read(ops, free, [at for at in free if _follows(ops[at], set(), own)])
-    own |= made_at(ops, joined)
-    readers = [at for at in free if _follows(ops[at], set(), own)]
-    joined = with_what_they_read(ops, free, [*joined, *readers])
-    joins = _without_last_casts(ops, joined)
+    joined = with_what_they_read(ops, free, [at for at in free if _follows(ops[at], set(), of_run)])
+    of_run |= made_at(ops, joined)
+    readers = [at for at in free if _follows(ops[at], set(), of_run)]
+    joins: list[int] = []
+    read: set[str] = set()
+    for at in sorted(with_what_they_read(ops, free, [*joined, *readers]), reverse=True):
+        # A widening cast that none of the others reads stays behind.
+        if not ops[at].widens or ops[at].makes_any(read):
+            joins.insert(0, at)
+            read.update(ops[at].read_names)
     if not joins:
         return [], run, set()
     first = set(before)
@@ -107,20 +112,9 @@ def _joined(
     return before, _Run([*run.ops, *joins], behind), set(joins)
 
 
-def _without_last_casts(ops: Sequence[Op], joined: Iterable[int]) -> list[int]:
-    """The places without the widening casts that none of the others reads."""
-    left: list[int] = []
-    read: set[str] = set()
-    for at in sorted(joined, reverse=True):
-        if not ops[at].widens or ops[at].makes_any(read):
-            left.append(at)
-            read.update(ops[at].read_names)
-    return left[::-1]
-
-
-def _follows(op: Op, own: set[str], late: set[str]) -> bool:
+def _follows(op: Op, names: set[str], late: set[str]) -> bool:
     """True if it reads a name of either set; its results are then added to `late`."""
-    if not (op.reads_any(own) or op.reads_any(late)):
+    if not (op.reads_any(names) or op.reads_any(late)):
         return False
     late.update(op.made_names)
     return True

@@ -60,37 +60,38 @@ def partition(prepared: Prepared) -> Prepared:
     ops, users, numbers = prepared.ops, prepared.flow.readers, count()
     least = MIN_OPS // 2 if prepared.has_backward else MIN_OPS
     numbered: list[Op] = []
-    made: dict[str, int] = {}  # the region of each value of the forward
+    regions: dict[str, int] = {}  # of each value of the forward
     for run in runs(ops):
         if not ops[run.start].is_fusible:
             numbered.append(ops[run.start])
             continue
-        for part in _parts(ops, run, users, made, least):
+        for part in _parts(ops, run, users, regions, least):
             number = next(numbers)
             numbered += [ops[at].in_region(number) for at in part]
             if not ops[run.start].is_backward:
-                made.update((name, number) for at in part for name in ops[at].made_names)
+                regions.update((name, number) for at in part for name in ops[at].made_names)
     return prepared.with_ops(numbered)
 
 
 def _parts(
-    ops: Sequence[Op], run: range, users: Users, made: Mapping[str, int], least: int
+    ops: Sequence[Op], run: range, users: Users, regions: Mapping[str, int], least: int
 ) -> Iterator[range]:
     """The parts that the run is split into. users: the places in the trace that read a name."""
     if sum(len(ops[at].leaves) for at in run) <= 2 * MIN_OPS:
         yield run
     elif ops[run.start].is_backward:
-        for mirrored in _mirrored(ops, run, made):
+        for mirrored in _mirrored(ops, run, regions):
             yield from split(ops, mirrored, users, MIN_OPS)
     else:
         yield from split(ops, run, users, least)
 
 
-def _mirrored(ops: Sequence[Op], run: range, made: Mapping[str, int]) -> Iterator[range]:
+def _mirrored(ops: Sequence[Op], run: range, regions: Mapping[str, int]) -> Iterator[range]:
     """A run of the backward, split where it reaches an earlier region of the forward."""
-    start, region = run.start, max(made.values(), default=0)
+    start, region = run.start, max(regions.values(), default=0)
     for at in run:
-        latest = max((made[name] for name in ops[at].read_names if name in made), default=region)
+        read = (regions[name] for name in ops[at].read_names if name in regions)
+        latest = max(read, default=region)
         if latest < region:
             region = latest
             if at > start:
@@ -103,22 +104,17 @@ def split(ops: Sequence[Op], run: range, users: Users, least: int) -> Iterator[r
     """Parts of `least` to 2 * `least` primitives, and a rest."""
     inside = [ops[at] for at in run]
     done = list(accumulate((len(op.leaves) for op in inside), initial=0))  # primitives before each
-    start = 0
-    for cut in _cuts(done, _crossing(inside, run, users), least):
+    crossing, start, end = _crossing(inside, run, users), 0, len(inside)
+    while done[end] - done[start] > 2 * least:
+        # The cheapest cut of each window, the last of equals.
+        first = bisect_left(done, done[start] + least)
+        last = max(first, bisect_right(done, done[start] + 2 * least) - 1)
+        cut = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
+        if cut == end:
+            break
         yield run[start:cut]
         start = cut
     yield run[start:]
-
-
-def _cuts(done: Sequence[int], crossing: Sequence[int], least: int) -> Iterator[int]:
-    """The cheapest cut of each window of `least` to 2 * `least` primitives, the last of equals."""
-    start, end = 0, len(done) - 1
-    while done[end] - done[start] > 2 * least:
-        first = bisect_left(done, done[start] + least)
-        last = max(first, bisect_right(done, done[start] + 2 * least) - 1)
-        start = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
-        if start < end:
-            yield start
 
 
 def _crossing(ops: Sequence[Op], run: range, users: Users) -> list[int]:

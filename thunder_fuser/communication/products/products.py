@@ -19,10 +19,9 @@ import torch
 from torch.distributed import ProcessGroup
 
 from thunder_fuser.base.logs import log
-from thunder_fuser.communication import pipelines
-from thunder_fuser.communication.bandwidths import bandwidths, known_rates
-from thunder_fuser.communication.collectives import group_of
-from thunder_fuser.communication.cost import (
+from thunder_fuser.communication.products import pipelines
+from thunder_fuser.communication.products.bandwidths import bandwidths, known_rates
+from thunder_fuser.communication.products.cost import (
     H200,
     KINDS,
     Bandwidths,
@@ -30,6 +29,7 @@ from thunder_fuser.communication.cost import (
     decide,
     pipeline_seconds,
 )
+from thunder_fuser.communication.transport.collectives import group_of
 from thunder_fuser.multi_device import LowerParams
 
 Product = Callable[..., torch.Tensor]

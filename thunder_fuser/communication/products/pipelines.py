@@ -18,8 +18,8 @@ split into chunks: one chunk is copied while another is multiplied.
 
     rank 1 of 4:   adds to the rows of 0, 3, 2, 1     gets from 0     the last rows are its own
 
-A Decision of `communication/cost.py` says whether a pipeline runs, and its number of chunks. If it
-does not, or the ranks cannot have an exchange, torch.distributed runs the collective.
+A Decision of cost.py says whether a pipeline runs, and its number of chunks. If it does not, or the
+ranks cannot have an exchange, torch.distributed runs the collective.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.cost import Decision
-from thunder_fuser.communication.exchange import BufferLayout, Exchange
-from thunder_fuser.communication.transports import exchange_for
+from thunder_fuser.communication.products.cost import Decision
+from thunder_fuser.communication.transport.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.transport.transports import exchange_for
 from thunder_fuser.errors import CommunicationError
 
 Span = slice

@@ -23,10 +23,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.cost import Bandwidths
-from thunder_fuser.communication.exchange import BufferLayout
-from thunder_fuser.communication.rank_consistency import from_first
-from thunder_fuser.communication.transports import exchange_for, release, why_not
+from thunder_fuser.communication.products.cost import Bandwidths
+from thunder_fuser.communication.transport.exchange import BufferLayout
+from thunder_fuser.communication.transport.rank_consistency import from_first
+from thunder_fuser.communication.transport.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CacheWarning
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.folder import RefusedError

@@ -18,10 +18,10 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed._symmetric_memory import get_signal_pad_size, rendezvous
 
-from thunder_fuser.communication.exchange import BufferLayout, Exchange
-from thunder_fuser.communication.rank_consistency import from_all, together
-from thunder_fuser.communication.rendezvous import begin_rendezvous
-from thunder_fuser.communication.watchdog import WATCHDOG
+from thunder_fuser.communication.transport.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.transport.rank_consistency import from_all, together
+from thunder_fuser.communication.transport.rendezvous import begin_rendezvous
+from thunder_fuser.communication.transport.watchdog import WATCHDOG
 from thunder_fuser.errors import LaunchError, PeerError
 from thunder_fuser.options import option
 from thunder_fuser.runtime.stream_values import copy, wait_value, write_value

@@ -17,8 +17,8 @@ from typing import Any
 
 from thunder_fuser.analysis.part import bytes_in_memory
 from thunder_fuser.errors import InputError
-from thunder_fuser.host.clock import Clock, watched
-from thunder_fuser.host.program.plan import HostProgram
+from thunder_fuser.host.observe.clock import Clock, watched
+from thunder_fuser.host.programs.program import HostProgram
 
 
 @dataclass(frozen=True, slots=True)

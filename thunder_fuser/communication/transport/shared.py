@@ -17,8 +17,8 @@ from functools import partial
 import torch
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.exchange import BufferLayout, Exchange
-from thunder_fuser.communication.rank_consistency import from_all, together
+from thunder_fuser.communication.transport.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.transport.rank_consistency import from_all, together
 from thunder_fuser.errors import PeerError
 
 SECONDS = 60.0  # to wait for a flag

@@ -39,7 +39,7 @@ _BYTES = 4  # read for each element: 16 bits of a gradient and 16 bits of an inp
 MIN_COLUMNS = 24  # of a row: partial results must be a small part of the bytes
 
 
-def sum_in_two_stages(prepared: Prepared) -> Prepared:
+def rfactor_sums(prepared: Prepared) -> Prepared:
     """Sums over rows first where gradients need sums over other axes too, if a group fits."""
     if not prepared.has_backward:
         return prepared
@@ -55,7 +55,7 @@ def sum_in_two_stages(prepared: Prepared) -> Prepared:
         return prepared
     with tracectx(prepared.trace):
         return prepared.with_ops(
-            one for op in prepared.ops for one in _written(op, columns, prepared.rules)
+            part for op in prepared.ops for part in _written(op, columns, prepared.rules)
         )
 
 
@@ -111,24 +111,29 @@ class _Sum:
 def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
     """For each sum of a region that becomes two, by its result's name: the elements of a row."""
     sums = {leaf.output.name: _Sum.of(leaf) for leaf in leaves if _is_sum(leaf)}
-    if not any(one.columns for one in sums.values()):
+    if not any(each.columns for each in sums.values()):
         return {}
-    families, widest = _families(leaves), _widest_after(leaves)
+    families = _families(leaves)
+    widest: dict[str, int] = {}  # for each value, the most elements of anything computed from it
+    for leaf in reversed(leaves):
+        most = max((max(elements_of(p), widest.get(p.name, 0)) for p in makes(leaf)), default=0)
+        for arg in reads(leaf):
+            widest[arg.name] = max(widest.get(arg.name, 0), most)
     # If a result as wide as the operand is computed from a sum, that sum must be complete first:
     # it stays one sum.
-    again = {one for name, one in sums.items() if widest.get(name, 0) >= prod(one.sizes)}
+    again = {each for name, each in sums.items() if widest.get(name, 0) >= prod(each.sizes)}
     kinds = {
-        leaf.output.name: (families.find(leaf.args[0].name), _Sum.of(leaf))
+        leaf.output.name: (families.find(leaf.args[0].name), sums[leaf.output.name])
         for leaf in leaves if _is_sum(leaf)
     }  # fmt: skip
-    found: dict[tuple[str, _Sum], int] = {}
-    for one, other in product(dict.fromkeys(kinds.values()), repeat=2):
-        over, group = one[1], other[1]
-        if one[0] == other[0] and over not in again and _nests(over, group, fits):
-            found[one] = over.columns
+    columns: dict[tuple[str, _Sum], int] = {}
+    for kind, other in product(dict.fromkeys(kinds.values()), repeat=2):
+        (family, over), (family_of_group, group) = kind, other
+        if family == family_of_group and over not in again and _nests(over, group, fits):
+            columns[kind] = over.columns
             if group.summed > over.columns:
-                found.setdefault(other, over.columns)
-    return {name: found[kind] for name, kind in kinds.items() if kind in found}
+                columns.setdefault(other, over.columns)
+    return {name: columns[kind] for name, kind in kinds.items() if kind in columns}
 
 
 def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
@@ -157,16 +162,6 @@ def _families(leaves: Sequence[BoundSymbol]) -> UnionFind[str]:
     return families
 
 
-def _widest_after(leaves: Sequence[BoundSymbol]) -> dict[str, int]:
-    """For each value, the most elements of anything computed from it."""
-    found: dict[str, int] = {}
-    for leaf in reversed(leaves):
-        most = max((max(elements_of(p), found.get(p.name, 0)) for p in makes(leaf)), default=0)
-        for arg in reads(leaf):
-            found[arg.name] = max(found.get(arg.name, 0), most)
-    return found
-
-
 def _is_sum(leaf: BoundSymbol) -> bool:
     """True for a sum of floats whose result has the operand's type."""
     if leaf.sym.id is not PrimIDs.SUM or not leaf.args[0]._shape:
@@ -184,35 +179,31 @@ def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
         yield op
         return
     for part in rules.apart(op):
-        found = columns.get(part.bsym.output.name) if _is_sum(part.bsym) else None
-        if found is None:
+        of_sum = columns.get(part.bsym.output.name) if _is_sum(part.bsym) else None
+        if of_sum is None:
             yield part
-        else:
-            sums = _two_sums(part.bsym, found)
-            yield from (rules.known(one, region=op.region) for one in sums)
+            continue
+        for bsym in _two_sums(part.bsym, of_sum):  # with the notes on the sum, as its direction
+            noted = bsym.from_bsym(tags=part.bsym.tags, header=part.bsym.header)
+            yield rules.known(noted, region=op.region)
 
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
     """The sums of the rows, in float32 or wider, and the sum of these."""
-    one = _Sum.of(leaf)
-    inner = one.inner(columns)
-    outer = tuple(at for at in one.dims if at not in inner)
-    kept = tuple(n for at, n in enumerate(one.sizes) if at not in inner)
+    whole = _Sum.of(leaf)
+    inner = whole.inner(columns)
+    outer = tuple(at for at in whole.dims if at not in inner)
+    kept = tuple(n for at, n in enumerate(whole.sizes) if at not in inner)
     operand, result = leaf.args[0], leaf.output
     wide = dtypes.float32 if operand.dtype.bytes < 4 else dtypes.to_strong_dtype(operand.dtype)
     if operand.dtype.bytes < 4:
-        given, operand = operand, TensorProxy(like=operand, dtype=wide)
-        yield _like(leaf, convert_element_type.bind(given, wide, output=operand))
+        narrow, operand = operand, TensorProxy(like=operand, dtype=wide)
+        yield convert_element_type.bind(narrow, wide, output=operand)
     rows = TensorProxy(like=operand, shape=kept)
-    yield _like(leaf, leaf.sym.bind(operand, inner, output=rows))
+    yield leaf.sym.bind(operand, inner, output=rows)
     if result.dtype.bytes == wide.bytes:
-        yield _like(leaf, leaf.sym.bind(rows, outer, output=result))
+        yield leaf.sym.bind(rows, outer, output=result)
         return
     total = TensorProxy(like=result, dtype=wide)
-    yield _like(leaf, leaf.sym.bind(rows, outer, output=total))
-    yield _like(leaf, convert_element_type.bind(total, result.dtype, output=result))
-
-
-def _like(leaf: BoundSymbol, made: BoundSymbol) -> BoundSymbol:
-    """The made symbol with the notes on the one it replaces, such as the direction."""
-    return made.from_bsym(tags=leaf.tags, header=leaf.header)
+    yield leaf.sym.bind(rows, outer, output=total)
+    yield convert_element_type.bind(total, result.dtype, output=result)

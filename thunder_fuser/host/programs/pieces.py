@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import TorchCallError
-from thunder_fuser.host.program.nodes import Pieces
+from thunder_fuser.host.programs.nodes import Pieces
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.streams import streams_of, walks

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.host.overlap import Overlapped, may_overlap, overlaps
-from thunder_fuser.host.program.launchers import Launcher
-from thunder_fuser.host.program.nodes import (
+from thunder_fuser.host.programs.launchers import Launcher
+from thunder_fuser.host.programs.nodes import (
     Allocate,
     Call,
     Clone,
@@ -30,7 +29,8 @@ from thunder_fuser.host.program.nodes import (
     Wait,
     literal,
 )
-from thunder_fuser.host.program.pieces import pieces_of
+from thunder_fuser.host.programs.overlap import Overlapped, may_overlap, overlaps
+from thunder_fuser.host.programs.pieces import pieces_of
 from thunder_fuser.ir.fusion import Fusion, Output
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of

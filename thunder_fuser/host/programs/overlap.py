@@ -4,7 +4,7 @@
     segment 1 communication: T2 = all_gather(T0, dim=0, ...)  ->  T3 = all_gather_matmul(T0, T1, ..)
     segment 2 expr_eval:     T3 = matmul(T2, T1)
 
-Nothing else may read the value between the two. The call (communication/products.py) decides when
+Nothing else may read the value between the two. The call (communication/products) decides when
 it runs whether it is a pipeline; `with_decisions` predicts it. If the definition puts the axis over
 devices on streams too (ir/rules/streams.py), it is always a pipeline, in the definition's chunks.
 """
@@ -14,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thunder_fuser.communication.pairs import (
+from thunder_fuser.communication.products.pairs import (
     REDUCED,
     MatrixProduct,
     ProductPair,
     SumOverDevices,
     pairs_of,
 )
-from thunder_fuser.communication.products import foreseen, with_chunks
+from thunder_fuser.communication.products.products import foreseen, with_chunks
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of, record_text

@@ -2,7 +2,7 @@
 """A cache of memory that is used again in later calls.
 
 It holds exchanges, which are expensive to map, and with the option `persistent_buffers` the
-buffers of programs (host/program/persistent.py). It never holds what a caller gets.
+buffers of programs (host/programs/persistent.py). It never holds what a caller gets.
 
 All ranks of a group must agree on hits and evictions, because to map an exchange is a collective.
 So a key holds no address and no stream pointer, which differ between ranks. And each group has its

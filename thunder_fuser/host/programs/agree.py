@@ -14,9 +14,9 @@ from hashlib import sha256
 import torch
 import torch.distributed as dist
 
-from thunder_fuser.communication.collectives import all_gather, wait
+from thunder_fuser.communication.transport.collectives import all_gather, wait
 from thunder_fuser.errors import PeerError
-from thunder_fuser.host.program.nodes import Collective, HostNode
+from thunder_fuser.host.programs.nodes import Collective, HostNode
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import record_text

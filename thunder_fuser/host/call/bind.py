@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.host.arguments import is_bound
+from thunder_fuser.host.call.arguments import is_bound
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from thunder_fuser.host.native import native
+from thunder_fuser.host.call.native import native
 
 Check = Callable[..., bool]
 PLAIN = (torch.Tensor, torch.nn.Parameter)

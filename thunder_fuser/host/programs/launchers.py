@@ -12,8 +12,8 @@ import torch
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.communication.collectives import COLLECTIVES
-from thunder_fuser.host.native import cpu_launch, cuda_launch
+from thunder_fuser.communication.transport.collectives import COLLECTIVES
+from thunder_fuser.host.call.native import cpu_launch, cuda_launch
 from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.options import option

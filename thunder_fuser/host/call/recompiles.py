@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from thunder_fuser.base.logs import is_logged, log
-from thunder_fuser.host.dispatch import alignment_of
+from thunder_fuser.host.call.dispatch import alignment_of
 
 REMEMBERED = 8  # calls of a function, the newest
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.host.program.nodes import Collective, Free, HostNode, Return, View, Wait
+from thunder_fuser.host.programs.nodes import Collective, Free, HostNode, Return, View, Wait
 
 
 def ordered(

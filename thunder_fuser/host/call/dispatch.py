@@ -34,8 +34,8 @@ import torch
 from torch.autograd.profiler import record_function
 
 from thunder_fuser.base.threads import Bounded
-from thunder_fuser.host.arguments import refusal
-from thunder_fuser.host.native import native
+from thunder_fuser.host.call.arguments import refusal
+from thunder_fuser.host.call.native import native
 from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Number

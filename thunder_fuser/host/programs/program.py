@@ -26,15 +26,15 @@ import torch
 from torch.autograd.graph import increment_version
 
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.communication.collectives import COLLECTIVES, wait
-from thunder_fuser.communication.products import named_products
-from thunder_fuser.host.native import empty_in_c
-from thunder_fuser.host.program.launchers import Launcher
-from thunder_fuser.host.program.nodes import Allocate, HostNode, LaunchKernel
-from thunder_fuser.host.program.order import ordered, verify
-from thunder_fuser.host.program.persistent import Memory, read_by_kernels_only
-from thunder_fuser.host.program.pieces import named
-from thunder_fuser.host.program.steps import drawn_nodes, ending_nodes, steps_of
+from thunder_fuser.communication.products.products import named_products
+from thunder_fuser.communication.transport.collectives import COLLECTIVES, wait
+from thunder_fuser.host.call.native import empty_in_c
+from thunder_fuser.host.programs.launchers import Launcher
+from thunder_fuser.host.programs.nodes import Allocate, HostNode, LaunchKernel
+from thunder_fuser.host.programs.order import ordered, verify
+from thunder_fuser.host.programs.persistent import Memory, read_by_kernels_only
+from thunder_fuser.host.programs.pieces import named
+from thunder_fuser.host.programs.steps import drawn_nodes, ending_nodes, steps_of
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.runtime.random import draw

@@ -17,8 +17,8 @@ from weakref import finalize
 
 import torch
 
-from thunder_fuser.communication.buffers import forget, persistent
-from thunder_fuser.host.program.launchers import Launcher
+from thunder_fuser.communication.transport.buffers import forget, persistent
+from thunder_fuser.host.programs.launchers import Launcher
 from thunder_fuser.segment.plan import SegmentedFusion
 
 _NUMBERS = count()  # each program gets a new number

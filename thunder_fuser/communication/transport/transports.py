@@ -12,11 +12,16 @@ from weakref import ref
 import torch
 from torch.distributed import ProcessGroup
 
-from thunder_fuser.communication.buffers import CACHE, BufferCache, BufferKey, stream_number
-from thunder_fuser.communication.exchange import BufferLayout, Exchange
-from thunder_fuser.communication.rank_consistency import agree, from_all
-from thunder_fuser.communication.shared import make_shared
-from thunder_fuser.communication.symmetric import make_symmetric
+from thunder_fuser.communication.transport.buffers import (
+    CACHE,
+    BufferCache,
+    BufferKey,
+    stream_number,
+)
+from thunder_fuser.communication.transport.exchange import BufferLayout, Exchange
+from thunder_fuser.communication.transport.rank_consistency import agree, from_all
+from thunder_fuser.communication.transport.shared import make_shared
+from thunder_fuser.communication.transport.symmetric import make_symmetric
 from thunder_fuser.errors import CommunicationWarning, PeerError
 
 _MAKERS: dict[str, Callable[[BufferLayout, ProcessGroup, torch.device], Exchange]] = {

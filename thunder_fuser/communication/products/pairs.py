@@ -6,7 +6,8 @@
     reduce_scatter(x @ w)       ->  matmul_reduce_scatter(x, w)
     all_reduce(x @ w)           ->  matmul_all_reduce(x, w)
 
-The caller (host/overlap.py, executors/overlap/find.py) shows its ops as products and collectives.
+The caller (host/programs/overlap.py, executors/overlap/find.py) shows its ops as products and
+collectives.
 """
 
 from __future__ import annotations

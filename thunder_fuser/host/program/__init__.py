@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What a program does between its kernels: nodes, their order, their text."""
