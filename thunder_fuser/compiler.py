@@ -38,7 +38,8 @@ from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import CompileError, GivenScheduleError
-from thunder_fuser.host.programs.program import HostProgram, Launcher, build, launcher_for, plan
+from thunder_fuser.host.programs.launchers import Launcher, build, launcher_for
+from thunder_fuser.host.programs.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
@@ -91,12 +92,11 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
             # Loading is faster than starting a thread while other threads run Python.
             launchers = [job() for job in jobs] if is_ahead else run_jobs(jobs, threads=4)
         with stage("plan"):
-            host_program = plan(
+            program = plan(
                 segmented, launchers, device, options.multi_device,
                 persistent=options.persistent_buffers,
             )  # fmt: skip
-            program = dump.add(PROGRAM, host_program)
-            return replace(program, choices=planned.choices)
+            return replace(dump.add(PROGRAM, program), choices=planned.choices)
 
 
 def _choice(

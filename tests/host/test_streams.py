@@ -12,8 +12,8 @@ import torch
 
 from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, options
 from thunder_fuser.errors import DefinitionError, GivenScheduleError, TorchCallError
-from thunder_fuser.host.programs import streams
-from thunder_fuser.host.programs.streams import Streams
+from thunder_fuser.host.programs import pieces
+from thunder_fuser.host.programs.pieces import Streams
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.presegment.specialise import in_streams
 
@@ -285,7 +285,7 @@ def test_no_axis_of_a_generated_kernel() -> None:
 
 def test_errors_of_torch_are_typed() -> None:
     with pytest.raises(TorchCallError, match="a piece of matmul"):
-        streams.named(torch.device("cpu"))["matmul"](make(2, 3), make(4, 5), out=make(2, 5))
+        pieces.named(torch.device("cpu"))["matmul"](make(2, 3), make(4, 5), out=make(2, 5))
 
 
 # ---- the calls on a GPU, of which a list notes the order
@@ -328,7 +328,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.cuda, "Stream", stream_of)
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
-    monkeypatch.setattr(streams, "_SIDES", {})
+    monkeypatch.setattr(pieces, "_SIDES", {})
     return log
 
 

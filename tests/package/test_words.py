@@ -24,11 +24,11 @@ PUBLIC = {"host": 6, "ir": 6, "runtime": 1}
 
 # The types of which two files define one, with different meanings.
 TWICE = {
-    "Accuracy", "Answer", "Binaries", "Buffer", "Buffers", "Call", "Check", "Choose", "Clock",
+    "Accuracy", "Answer", "Binaries", "Buffer", "Buffers", "Call", "Check", "Choose",
     "Definition", "Ended", "Facts", "Function", "Guard", "Index", "Jitted", "Kernel", "Kind",
-    "Line", "Memory", "Name", "Names", "On", "Op", "Operand", "Order", "Part", "Pass",
+    "Memory", "Name", "Names", "On", "Op", "Operand", "Order", "Part", "Pass",
     "Plan", "Prepared", "Recipe", "Recorder", "Refusal", "Rows", "Rule", "Runner", "Scalar",
-    "Scope", "Shape", "Sizes", "Split", "Statement", "Statements", "Store",
+    "Scope", "Shape", "Sizes", "Split", "Store",
     "Stream", "Tensor", "Types", "Users", "Value", "Values", "Views", "Words",
 }  # fmt: skip
 

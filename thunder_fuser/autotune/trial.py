@@ -19,7 +19,7 @@ import torch
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.base.threads import cached_property
-from thunder_fuser.host.programs.program import Launcher
+from thunder_fuser.host.programs.launchers import Launcher
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.runtime.torch_types import to_torch_dtype

@@ -32,7 +32,7 @@ from thunder_fuser.base.progress import working
 from thunder_fuser.base.threads import Recent, SingleFlight, make_lock, run_jobs
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import LaunchError, ScheduleError
-from thunder_fuser.host.programs.program import launcher_for
+from thunder_fuser.host.programs.launchers import launcher_for
 from thunder_fuser.options import option
 from thunder_fuser.runtime.binaries import unstored
 from thunder_fuser.schedule.scheduled import ScheduledFusion

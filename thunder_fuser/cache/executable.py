@@ -38,7 +38,6 @@ from thunder_fuser.host.call.dispatch import input_keys, make_dispatch, on_resol
 from thunder_fuser.host.call.recompiles import note_miss
 from thunder_fuser.host.programs.agree import FAILED, agree, digest, meshes_of
 from thunder_fuser.host.programs.program import HostProgram, Runner
-from thunder_fuser.host.programs.statements import statements
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.rules.build import define
@@ -113,7 +112,7 @@ class Programs:
             with suppress(PeerError):  # the other ranks raise it; here the cause says more
                 agree(FAILED, meshes, device, seconds)
             raise
-        number = digest(program.segmented.fusion, statements(program.text), params.lower)
+        number = digest(program.segmented.fusion, program.nodes, params.lower)
         agree(number, meshes, device, seconds)
         self._agreed.add(key)
         return program

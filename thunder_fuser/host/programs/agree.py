@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from thunder_fuser.communication.transport.collectives import all_gather, wait
 from thunder_fuser.errors import PeerError
-from thunder_fuser.host.programs.statements import Statements
+from thunder_fuser.host.programs.nodes import Collective, HostNode
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import record_text
@@ -41,14 +41,14 @@ def meshes_of(fusion: Fusion, keys: tuple[InputKey, ...]) -> tuple[Mesh, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def digest(fusion: Fusion, program: Statements, lower: LowerParams) -> int:
+def digest(fusion: Fusion, nodes: Iterable[HostNode], lower: LowerParams) -> int:
     """A number of 63 bits. It is equal on ranks that can run the program together."""
     sizes = (
         f"{one.outputs[0]}: {fusion.tensors[one.outputs[0]]}"
         for one in fusion.exprs if is_communication(one)
     )
     expressions = map(record_text, fusion.exprs)
-    posts = (post.text for post in program.posts)
+    posts = (str(node) for node in nodes if isinstance(node, Collective))
     text = "\n".join([*expressions, *sizes, *posts, repr(lower)])
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1
 

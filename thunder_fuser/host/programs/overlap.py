@@ -11,7 +11,6 @@ devices on streams too (ir/rules/streams.py), it is always a pipeline, in the de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,13 +139,6 @@ def may_overlap(lower: LowerParams, *, is_cuda: bool) -> bool:
     """True if such segments are replaced. On a CPU only if the user asks: there pipelines are no
     faster than collectives."""
     return lower.overlap == "always" or (lower.overlap == "auto" and is_cuda)
-
-
-def reads_of(segmented: SegmentedFusion, found: Mapping[int, Any]) -> Iterator[Sequence[str]]:
-    """The values read at each segment. found: the calls or loops that replace segments."""
-    for at, one in enumerate(segmented.segments):
-        call = found.get(at)
-        yield call.reads if call is not None else () if at in found else one.part.inputs
 
 
 def _is_between(fusion: Fusion, name: str) -> bool:

@@ -17,23 +17,26 @@ from weakref import finalize
 
 import torch
 
-from thunder_fuser.analysis.part import Part
 from thunder_fuser.communication.transport.buffers import forget, persistent
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.host.programs.launchers import Launcher
+from thunder_fuser.segment.plan import SegmentedFusion
 
 _NUMBERS = count()  # each program gets a new number
 
 
 def read_by_kernels_only(
-    fusion: Fusion, parts: Sequence[Part], is_kernel: Sequence[bool]
+    segmented: SegmentedFusion, launchers: Sequence[Launcher]
 ) -> frozenset[str]:
     """The intermediates that only kernels make and read."""
-    made = {name for part, is_so in zip(parts, is_kernel, strict=True) if is_so
-            for name in part.outputs}  # fmt: skip
-    elsewhere = {name for part, is_so in zip(parts, is_kernel, strict=True) if not is_so
-                 for name in (*part.inputs, *part.outputs)}  # fmt: skip
-    donated = {name for part in parts for pair in part.overwrites for name in pair}
-    return frozenset(made - elsewhere - donated - {output.name for output in fusion.outputs})
+    made, elsewhere = set[str](), {output.name for output in segmented.fusion.outputs}
+    for segment, launcher in zip(segmented.segments, launchers, strict=True):
+        part = segment.part
+        elsewhere |= {name for pair in part.overwrites for name in pair}
+        if launcher.source is not None:
+            made |= {*part.outputs}
+        else:
+            elsewhere |= {*part.inputs, *part.outputs}
+    return frozenset(made - elsewhere)
 
 
 class Memory:

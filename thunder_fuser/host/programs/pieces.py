@@ -1,95 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a host program for a product in pieces, and the functions that they call.
+"""A product over streams -> the node that computes it in pieces, and the functions that it calls.
 
     T2 = matmul(T0, T1, streams=[0, 2])
 ->  T2 = empty_strided((6, 8), (8, 1), dtype=float32, device=device)
-    E0 = record_event()
-    with on_stream(1):
-        wait_event(E0)
-        matmul(T0[0:3], T1, out=T2[0:3])
-        E1 = record_event()
-    with on_stream(2):
-        wait_event(E0)
-        matmul(T0[3:6], T1, out=T2[3:6])
-        E2 = record_event()
-    wait_event(E1)
-    wait_event(E2)
-
-The caller's stream allocates the memory, and waits for all pieces. So it may free memory and return
-results.
+    Pieces("matmul", (("T0", 0), ("T1", None)), "T2", axis=0, size=6, pieces=2, streams=4)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from thunder_fuser.errors import TorchCallError
-from thunder_fuser.host.programs.overlap import Overlapped
+from thunder_fuser.host.programs.nodes import Pieces
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.streams import streams_of, walks
-from thunder_fuser.segment.plan import SegmentedFusion
-
-# ---- which products
 
 
-def in_pieces(
-    segmented: SegmentedFusion, joined: Mapping[int, Overlapped | None]
-) -> dict[int, OpRecord]:
-    """{segment's number: its product, which is computed in pieces}"""
-    return {
-        number: one.ops[0] for number, one in enumerate(segmented.segments)
-        if number not in joined and len(one.ops) == 1 and not one.scheduler.makes_kernel
-        and streams_of(one.ops[0]) is not None
-    }  # fmt: skip
+def pieces_of(
+    fusion: Fusion, ops: Sequence[OpRecord], streams: int, event: int
+) -> Pieces | None:
+    """The node of a segment that is a product over streams, None for any other. event: the number
+    of its first event."""
+    product, found = ops[0], streams_of(ops[0])
+    if found is None or len(ops) > 1:  # several without elements are not computed
+        return None
+    (axis, pieces), (result,), names = found, product.outputs, names_of(product)
+    size = fusion.tensors[result].sizes[axis]
+    maps = walks(product.op, [len(fusion.tensors[name].shape) for name in names])
+    operands = tuple(
+        (name, _axis_in_step(fusion.tensors[name].sizes, axes.get(axis), size))
+        for name, axes in zip(names, maps, strict=True)
+    )
+    return Pieces(product.op, operands, result, axis, size, pieces, streams, event)
 
 
-# ---- their lines
-
-
-def piece_lines(
-    fusion: Fusion, product: OpRecord, streams: int, events: Iterator[int]
-) -> list[str]:
-    """The lines of a product in pieces. The line before them allocates its result."""
-    _, pieces = streams_of(product) or (0, 1)
-    used = min(streams, pieces)
-    begin, ends = f"E{next(events)}", list[str]()
-    lines = [f"    {begin} = record_event()"]
-    for piece in range(pieces):
-        lines.append(f"    with on_stream({piece % used + 1}):")
-        if piece < used:
-            lines.append(f"        wait_event({begin})")
-        lines.append(f"        {_call(fusion, product, piece)}")
-        if piece >= pieces - used:
-            ends.append(f"E{next(events)}")
-            lines.append(f"        {ends[-1]} = record_event()")
-    return [*lines, *(f"    wait_event({end})" for end in ends)]
-
-
-def _call(fusion: Fusion, product: OpRecord, piece: int) -> str:
-    """matmul(T0[0:3], T1, out=T2[0:3])"""
-    (made,), (axis, pieces) = product.outputs, streams_of(product) or (0, 1)
-    size = fusion.tensors[made].sizes[axis]
-    step = size // pieces
-    span = f"{piece * step}:{(piece + 1) * step}"
-
-    def part(name: str, at: int | None) -> str:
-        if at is None or fusion.tensors[name].sizes[at] != size:  # a broadcast operand
-            return name
-        return f"{name}[{':, ' * at}{span}]"
-
-    maps = walks(product.op, [len(fusion.tensors[name].shape) for name in names_of(product)])
-    operands = [
-        part(name, axes.get(axis)) for name, axes in zip(names_of(product), maps, strict=True)
-    ]
-    return f"{product.op}({', '.join(operands)}, out={part(made, axis)})"
-
-
-# ---- what they call
+def _axis_in_step(sizes: Sequence[int], axis: int | None, size: int) -> int | None:
+    """The axis of an operand; None if the operand is broadcast along it."""
+    return None if axis is None or sizes[axis] != size else axis
 
 
 class Streams:
