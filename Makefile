@@ -23,10 +23,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test compat short lint docs gpu clean
+.PHONY: help setup demo bench test thunder-suite compat short lint docs gpu clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 setup: $(STAMP) ## make .venv and install the package with the tools of its tests and docs
 
@@ -53,6 +53,9 @@ lint: $(STAMP) ## ruff, mypy and the import floors
 
 test: lint ## lint, then all tests that need no GPU
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q tests
+
+thunder-suite: $(STAMP) ## all of Thunder's forward tests, of which `test` runs a twentieth; an hour
+	@THUNDER_SHARD=0/1 $(BIN)/python -m pytest -q tests/thunder/test_suite.py
 
 docs: $(STAMP) ## the site, in docs/_build; a warning is an error
 	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
