@@ -49,6 +49,13 @@ def _without_casts() -> Iterator[None]:
         _casts.reset(token)
 
 
+class _Values(local):
+    """A value for each thread, made at its first use."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.value = make()
+
+
 class _OfThread:
     """An attribute with one value a thread and object. make: the value of a new thread."""
 
@@ -58,14 +65,10 @@ class _OfThread:
     def __get__(self, data: Any, owner: type | None = None) -> Any:
         if data is None:
             return self
-        values = self._values(data)
-        if not hasattr(values, "value"):
-            values.value = self._make()
-        return values.value
+        try:  # tracing reads it for each operation: no call if it is there
+            return data.__dict__[self._key].value
+        except KeyError:
+            return data.__dict__.setdefault(self._key, _Values(self._make)).value
 
     def __set__(self, data: Any, value: Any) -> None:
-        self._values(data).value = value
-
-    def _values(self, data: Any) -> local:
-        values: local | None = vars(data).get(self._key)
-        return vars(data).setdefault(self._key, local()) if values is None else values
+        data.__dict__.setdefault(self._key, _Values(self._make)).value = value
