@@ -9,3 +9,5 @@ report   what a command found -> terminal, JSON      facts    where and with wha
 clock    calls -> times, taken in turns              bounds   a limit, met or missed
 models   stacks of transformer blocks                options  what several commands are asked
 """
+
+import thunder_fuser  # noqa: F401 before thunder: torch 2.13 lacks names for it

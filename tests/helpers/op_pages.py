@@ -28,8 +28,8 @@ from typing import Any
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.kinds import Constant, Scalar, Value
-from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.frontend.values import Tensor
+from thunder_fuser.ir.op_schema import Op
 
 class OpMethods:
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...

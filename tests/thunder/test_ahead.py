@@ -259,8 +259,9 @@ def test_an_error_of_a_definition_is_not_raised_ahead(monkeypatch: pytest.Monkey
 
 # The parent ends while its backward may still be compiling.
 FORKS = """
-import os, torch, thunder
+import os, torch
 from thunder_fuser import fuser
+import thunder
 
 def layers(x):
     for at in range(3):

@@ -38,6 +38,7 @@ SwapMap = dict[Any, Any]  # {Variable of a proxy: its replacement}
 _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
 
 
+_swap_of_thunder = BoundSymbol.from_bsym_swap_proxies  # tests compare with it
 _producers_of_thunder = utils.producers
 _print_of_thunder = codeutils.to_printable
 _map_of_thunder = utils.safe_map_flat
