@@ -15,7 +15,6 @@ from thunder_fuser.errors import VerifyError
 from thunder_fuser.host.programs.nodes import (
     Allocate,
     Call,
-    Clone,
     Collective,
     CopyInto,
     Draw,
@@ -55,7 +54,6 @@ def call(reads: str, makes: str) -> Call:
 @pytest.mark.parametrize(("node", "effects"), [
     (allocate("T1"), ("", "T1", "", "")),
     (View("T1", "T0"), ("T0", "T1", "", "")),
-    (Clone("T1", "T0"), ("T0", "T1", "", "")),
     (CopyInto("T1", "T0"), ("T0", "", "T1", "")),
     (Free(("T1", "T2")), ("", "", "", "T1 T2")),
     (kernel(0, ["T0", "T1", "T0"], ["T2"]), ("T0 T1", "", "T2", "")),

@@ -3,7 +3,6 @@
 
     Allocate       T4 = empty_strided((4, 6), (6, 1), dtype=float32, device=device)
     View           T4 = T1
-    Clone          T0_before = T0.clone()
     CopyInto       T0.copy_(T5)
     Free           del T2
     LaunchKernel   kernel_0(T1.data_ptr(), T4.data_ptr(), 24, threads())
@@ -115,18 +114,6 @@ class View(HostNode):
 
     def __str__(self) -> str:
         return f"{self.name} = {self.of}"
-
-
-@dataclass(frozen=True, slots=True)
-class Clone(HostNode):
-    """A new tensor with the elements of a value."""
-
-    READS, MAKES = ("of",), ("name",)
-    name: str
-    of: str
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.of}.clone()"
 
 
 @dataclass(frozen=True, slots=True)

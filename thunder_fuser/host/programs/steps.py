@@ -9,14 +9,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.host.programs.launchers import Launcher
 from thunder_fuser.host.programs.nodes import (
     Allocate,
     Call,
-    Clone,
     Collective,
     CopyInto,
     Draw,
@@ -59,6 +59,7 @@ def steps_of(
 ) -> Iterator[list[HostNode]]:  # fmt: skip
     """The nodes of each segment. persistent: the values with the same memory at each call."""
     joined = overlaps(segmented, every=may_overlap(params.lower, is_cuda=is_cuda))
+    memory = partial(_memory, segmented, _shapes_given(segmented), persistent)
     event = 0
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         part, op = segment.part, segment.ops[0]
@@ -66,12 +67,12 @@ def steps_of(
             call = joined[number]  # None: the call stands at the other segment
             yield [] if call is None else [_overlapped(call)]
         elif launcher.source is not None:
-            yield [*_memory(segmented, part, persistent), _launch(number, part, launcher)]
+            yield [*memory(part), _launch(number, part, launcher)]
         elif op.row.kind is OpKind.COMMUNICATION:
             yield [_collective(segmented, op)]
         elif pieces := pieces_of(segmented.fusion, segment.ops, params.executor.streams, event):
             event += pieces.events
-            yield [*_memory(segmented, part), pieces]
+            yield [*memory(part), pieces]
         else:
             function = f"torch_{number}"
             yield [Call(function, part.inputs, part.inputs, part.outputs, is_listed=True)]
@@ -106,10 +107,11 @@ def _launch(number: int, part: Part, launcher: Launcher) -> LaunchKernel:
 
 
 def _memory(
-    segmented: SegmentedFusion, part: Part, persistent: frozenset[str] = frozenset()
-) -> Iterator[HostNode]:
+    segmented: SegmentedFusion, shapes: Mapping[str, tuple[int, ...]], persistent: frozenset[str],
+    part: Part,
+) -> Iterator[HostNode]:  # fmt: skip
     """The memory of a segment's results: new, that of the last call, or an argument's."""
-    shapes, taken = _shapes_given(segmented), dict(part.overwrites)
+    taken = dict(part.overwrites)
     for name in part.outputs:
         if name in taken:
             yield View(name, taken[name])
@@ -166,7 +168,7 @@ def ending_nodes(segmented: SegmentedFusion) -> Iterator[HostNode]:
     writes = [(o.name, o.alias) for o in fusion.outputs if o.alias]
     written = {alias for _, alias in writes}
     saved = {name: f"{name}_before" for name, _ in writes if name in written}
-    yield from (Clone(copy, name) for name, copy in saved.items())
+    yield from (Call(f"{name}.clone", (), (name,), (copy,)) for name, copy in saved.items())
     copied = [pair for pair in writes if pair not in in_place]
     yield from (CopyInto(alias, saved.get(name, name)) for name, alias in copied)
     if noted := tuple(alias for name, alias in writes if (name, alias) not in copied):
