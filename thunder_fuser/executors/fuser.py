@@ -114,8 +114,8 @@ class ThunderFuser(FusionExecutor):
         self._fuel.set(value)
 
     def fuse(self, region: Any, fusion_counter: int, **about: Any) -> BoundSymbol:
-        """The bound symbol of a region. about: what bind_region takes beside it."""
-        about.setdefault("options", options_of_jit())
+        """The bound symbol of a region. about: as for bind_region; Thunder gives nothing."""
+        about = about or {"options": options_of_jit()}
         return bind_region(unwrapped(region), fusion_counter, self, **about)
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:

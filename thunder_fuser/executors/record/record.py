@@ -226,17 +226,21 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
         kwargs["short"] = True
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
-    # The result of a cast, or of an op that reads int64, is int64 in torch where it is not in
-    # Thunder; see Note [Types of the trace]. A sum of int8 wraps, also in torch.
-    operands = [env[arg.name] for arg in reads(bsym) if arg.name in env]
-    is_wide = bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE or any(
-        fd.dtype_of(operand) is DataType.Int for operand in operands
-    )
     for value, proxy in zip(values, makes(bsym), strict=True):
         wanted = known_type(proxy.dtype)
-        if not (wanted in _NARROW and is_wide and fd.dtype_of(value) is DataType.Int):
+        is_narrowed = wanted in _NARROW and fd.dtype_of(value) is DataType.Int
+        if not (is_narrowed and _stays_wide(fd, env, bsym)):
             value = fd.as_type(value, wanted)
         env[proxy.name] = value
+
+
+def _stays_wide(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> bool:
+    """True for a result that is int64 in torch but not in Thunder: of a cast, or of an op that
+    reads int64; see Note [Types of the trace]. A sum of int8 wraps, also in torch."""
+    operands = (env[arg.name] for arg in reads(bsym) if arg.name in env)
+    return bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE or any(
+        fd.dtype_of(operand) is DataType.Int for operand in operands
+    )
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:

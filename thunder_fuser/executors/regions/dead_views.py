@@ -16,11 +16,11 @@ def drop_dead_views(plan: Plan) -> Plan:
     needed: set[str] = set()
     kept: list[Item] = []
     for item in reversed(plan.items):
-        is_view = item.makes_views if isinstance(item, Region) else only(item, VIEWS)
-        wanted = [proxy.name for proxy in made_by(item) if proxy.name in needed]
-        if isinstance(item, Region) and is_view:
-            item = item.narrowed(wanted)
-        if wanted or not is_view:
-            kept.append(item)
-            needed.update(proxy.name for proxy in read_by(item))
+        if item.makes_views if isinstance(item, Region) else only(item, VIEWS):
+            wanted = [proxy.name for proxy in made_by(item) if proxy.name in needed]
+            if not wanted:
+                continue
+            item = item.narrowed(wanted) if isinstance(item, Region) else item
+        kept.append(item)
+        needed.update(proxy.name for proxy in read_by(item))
     return plan.with_items(reversed(kept))
