@@ -62,7 +62,8 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
             values.setdefault(proxy.name, value_of(proxy))
         call = callable_of(bsym)
         if call is not None and not call.region.makes_views:
-            jobs.update(filter(None, [_prepared(call, values, prepare)]))
+            job = _prepared(call, values, prepare)
+            jobs.update([] if job is None else [job])
         for proxy, value in zip(makes(bsym), _results(bsym, call, values), strict=True):
             values.setdefault(proxy.name, value)  # unpacked arguments are known already
     return [*jobs.values()]

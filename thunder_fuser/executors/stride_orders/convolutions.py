@@ -11,7 +11,7 @@ from thunder.core.devices import DeviceType
 from thunder.core.dtypes import bfloat16, float16, float32
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 
 from thunder_fuser.executors.regions.region import Item
 from thunder_fuser.executors.stride_orders.orders import FORMATS
@@ -56,23 +56,18 @@ def order_operands(item: BoundSymbol) -> list[Proxy]:
     if graph is None:
         return operands
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    convolved = (node for node in graph.nodes if node.target in CONVOLVED)
-    deciding = [operand for node in convolved for operand in _operands(node)]
+    convolved = [node for node in graph.nodes if node.target in CONVOLVED]
+    ends = [(node.args, CONVOLVED[node.target][0]) for node in convolved]
+    deciding = [operand for args, end in ends for operand in args[end - 2 : end]]  # image, weight
     needed = reached(deciding, lambda node: node.all_input_nodes)
     return [operand for node, operand in zip(placeholders, operands, strict=True) if node in needed]
-
-
-def _operands(convolved: Node) -> list[Node]:
-    """The image and the weight."""
-    count, _ = CONVOLVED[convolved.target]
-    return [*convolved.args[count - 2 : count]]
 
 
 def _may_run_last(item: BoundSymbol) -> bool:
     tensors = [proxy for proxy in (*reads(item), *makes(item)) if isinstance(proxy, TensorProxy)]
     images = [tensor for tensor in tensors if tensor.ndim in FORMATS]
-    types = {image.dtype in _DTYPES.get(image.device.devicetype, ()) for image in images}
-    return len(images) > 1 and types == {True} and _groups(item) == 1
+    known = all(image.dtype in _DTYPES.get(image.device.devicetype, ()) for image in images)
+    return len(images) > 1 and known and _groups(item) == 1
 
 
 def _groups(item: BoundSymbol) -> int:

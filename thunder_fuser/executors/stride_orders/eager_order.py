@@ -78,8 +78,11 @@ class _Image:
                 for proxy in read_by(item):  # unknown operands count as contiguous
                     values.setdefault(proxy.name, value_of(proxy))
                 names = [proxy.name for proxy in made_by(item)]
-                values |= zip(names, results_of(item, memory, values), strict=True)
-        except (RuntimeError, NotImplementedError, ValueError):  # from operations that need memory
+                results = results_of(item, memory, values)
+                if len(results) != len(names):
+                    return None
+                values |= zip(names, results, strict=True)
+        except (RuntimeError, NotImplementedError):  # from operations that need memory
             return None
         strides: Strides = values[self.proxy.name].stride()
         return strides

@@ -70,10 +70,9 @@ def result_orders(
         for result in makes(leaf):
             orders = _orders_of(leaf, result, known, seen)
             if orders:
-                is_known = seen or len({*orders}) == 1
-                of_images = [] if is_known else [*filter(_is_last, orders)]
-                any_order = orders[0] if is_known else row_major(len(orders[0]))
-                known[result.name] = of_images[0] if of_images else any_order
+                is_known = seen or len(set(orders)) == 1
+                of_any = next(filter(_is_last, orders), row_major(len(orders[0])))
+                known[result.name] = orders[0] if is_known else of_any
     return known
 
 

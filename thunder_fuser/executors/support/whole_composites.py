@@ -59,23 +59,15 @@ def _asked_type(bsym: BoundSymbol) -> DataType | None:
     return None if dtype is None else data_type(dtype)
 
 
-def _is_scaled(bsym: BoundSymbol) -> bool:
-    alpha = bsym.kwargs.get("alpha", 1)
-    return (isinstance(alpha, TensorProxy) or alpha != 1) and _of_integers(bsym)
-
-
 def _floats(bsym: BoundSymbol) -> list[float]:
     return [number for number in _numbers(bsym) if isinstance(number, float)]
 
 
 def _has_number_that_rounds(bsym: BoundSymbol) -> bool:
     short = [tensor for tensor in _tensors(bsym) if data_type(tensor.dtype) in _SHORT]
-    numbers = [number for number in _numbers(bsym) if isinstance(number, (int, float)) and short]
-    wide = (torch.tensor(float(number), dtype=torch.float64, device="cpu") for number in numbers)
-    return any(
-        float(exact.to(to_torch_dtype(short[0].dtype))) != number
-        for exact, number in zip(wide, numbers, strict=True)
-    )
+    numbers = [x for x in _numbers(bsym) if isinstance(x, (int, float)) and short]
+    exact = torch.tensor([*map(float, numbers)], dtype=torch.float64, device="cpu")
+    return bool(short) and exact.to(to_torch_dtype(short[0].dtype)).tolist() != numbers
 
 
 _ACTIVATIONS = (
@@ -106,7 +98,9 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
      lambda bsym: DataType.Bool in _types(bsym)
      or any(isinstance(number, bool) for number in _numbers(bsym))),
     # a product in the second operand's type; torch casts that operand to the common type first
-    (("add", "sub"), "integers with alpha", _is_scaled),
+    (("add", "sub"), "integers with alpha",
+     lambda bsym: (isinstance(alpha := bsym.kwargs.get("alpha", 1), TensorProxy) or alpha != 1)
+     and _of_integers(bsym)),
     # a sum that is cast to the type; torch raises for a type without fractions
     (("mean",), "the result has an integer type", lambda bsym: _asked_type(bsym) in EXACT),
     # a sum after a cast to the short type, in which large integers are infinite
