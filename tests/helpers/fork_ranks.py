@@ -3,7 +3,7 @@
 
     python fork_ranks.py FOLDER SIZE SCRIPT [ARGUMENT ...]
 
-Rank r writes its output to FOLDER/r. FOLDER/statuses gets their exit statuses, in order.
+Rank r writes its output to FOLDER/r, and FOLDER/r.status gets its exit status when it ends.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ def main() -> None:
         import_module("thunder_fuser.definition")
         import_module("torch.distributed.tensor")
     sys.argv = [script, *arguments]
-    children = []
+    ranks: dict[int, int] = {}  # of children that run
     for rank in range(int(size)):
         child = os.fork()
         if not child:
             run_rank(rank, Path(folder, str(rank)), script)
-        children.append(child)
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    Path(folder, "statuses").write_text(" ".join(map(str, statuses)))
+        ranks[child] = rank
+    while ranks:
+        child, status = os.wait()
+        ended = Path(folder, f"{ranks.pop(child)}.status")
+        ended.write_text(str(os.waitstatus_to_exitcode(status)))
 
 
 if __name__ == "__main__":

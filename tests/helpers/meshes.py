@@ -87,10 +87,11 @@ def gloo(script: str, size: int, *arguments: str, seconds: int) -> list[tuple[in
             with suppress(ProcessLookupError):
                 os.killpg(ranks.pid, signal.SIGKILL)
             ranks.wait()
-        texts = [Path(folder, str(rank)) for rank in range(size)]
-        ended = Path(folder, "statuses")
-        codes = [*map(int, ended.read_text().split())] if ended.exists() else [1] * size
-        return [
-            (code, (text.read_text(errors="replace") if text.exists() else "") + said)
-            for code, text in zip(codes, texts, strict=True)
-        ]
+        return [_ended(Path(folder, str(rank)), said) for rank in range(size)]
+
+
+def _ended(output: Path, said: str) -> tuple[int, str]:
+    """A rank's status, 1 if it was killed, and its output, with what was said of all."""
+    status = output.with_suffix(".status")
+    text = output.read_text(errors="replace") if output.exists() else ""
+    return int(status.read_text()) if status.exists() else 1, text + said
