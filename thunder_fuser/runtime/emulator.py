@@ -164,10 +164,13 @@ class EmulatedKernel:
 def compile_emulated(source: KernelSource) -> EmulatedKernel:
     """Builds a kernel of the cuda dialect for the CPU."""
     _check_source(source)
-    run, beside = _runtime(find_compiler())
-    return EmulatedKernel(
-        source, run, load_library(source.name, _emulated_text(source), _flags(), beside)
-    )
+    compiler = find_compiler()
+    bounds = "bounds" if compiler.is_clang else "bounds-strict"
+    sanitizers = [f"-fsanitize={bounds},integer-divide-by-zero", *SANITIZER_FLAGS]
+    flags = [*KERNEL_FLAGS, *compiler.kernel_flags, *sanitizers]
+    run, beside = _runtime(compiler)
+    kernel = load_library(source.name, _emulated_text(source), flags, beside)
+    return EmulatedKernel(source, run, kernel)
 
 
 def _check_source(source: KernelSource) -> None:
@@ -224,13 +227,6 @@ def _runtime(compiler: Compiler) -> tuple[Any, Mapping[str, bytes]]:
     types = (ctypes.POINTER(_Launch), ctypes.POINTER(_Error))
     run = load_library("emu_run", text, flags).function("emu_run", types, ctypes.c_int)
     return run, {soname: library(library_recipe("emu_run", text, flags)).code}
-
-
-def _flags() -> list[str]:
-    compiler = find_compiler()
-    bounds = "bounds" if compiler.is_clang else "bounds-strict"
-    sanitizers = [f"-fsanitize={bounds},integer-divide-by-zero", *SANITIZER_FLAGS]
-    return [*KERNEL_FLAGS, *compiler.kernel_flags, *sanitizers]
 
 
 def _buffer(thing: str, position: int, arg: Argument) -> _Buffer:

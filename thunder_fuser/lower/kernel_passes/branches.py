@@ -74,7 +74,9 @@ def _best(
     for condition in _conditions(loop):
         ranges = [(at, at + 1)]
         if is_lanes:  # vectors are loaded before the loop over lanes, and stored behind it
-            ranges.insert(0, (_start(statements, at, condition, defined), _end(statements, at)))
+            barriers = (i for i, s in enumerate(statements) if i >= at and _waits((s,)))
+            end = next(barriers, len(statements))
+            ranges.insert(0, (_start(statements, at, condition, defined), end))
         for first, end in ranges:
             inside = set[str]().union(*map(_defines, statements[first:end]))
             known = condition.symbols <= defined - inside
@@ -95,12 +97,6 @@ def _start(
             break
         at -= 1
     return at
-
-
-def _end(statements: Statements, at: int) -> int:
-    """The end of the statements behind the loop: the next barrier, or the last statement."""
-    waits = (i for i in range(at, len(statements)) if _waits(statements[i : i + 1]))
-    return next(waits, len(statements))
 
 
 def _waits(statements: Statements) -> bool:
