@@ -131,6 +131,9 @@ class Truth:
                     yield one
                 cold.add(one.where)
 
+    def bounds(self, call: int) -> Bounds:
+        return Bounds(self.program, call, self._names(), self.eager[call])
+
     @property
     def _saves_result(self) -> bool:
         return any(words in self.program.text for words in tolerance.SAVES_RESULT)
@@ -178,12 +181,12 @@ class Truth:
                 continue  # Thunder's results require none where all gradients are zero
             kind, detail = _kind_of(found, expected)
             if kind == "dtype":
-                bounds = bounds or Bounds(self.program, call, self._names(), eager)
+                bounds = bounds or self.bounds(call)
                 if bounds.open == leeway.WEAK:
                     self.open = bounds.open
                     continue
             if not kind and isinstance(expected, torch.Tensor) and not _identical(found, expected):
-                bounds = bounds or Bounds(self.program, call, self._names(), eager)
+                bounds = bounds or self.bounds(call)
                 kind, detail = bounds.differ(where, found, expected)
                 self.open = self.open or bounds.open
             if kind:

@@ -24,6 +24,7 @@ SQUARES = set(words(
     """var std var_mean std_mean native_layer_norm native_layer_norm_backward norm
     linalg_vector_norm mse_loss"""
 ))  # fmt: skip
+FACTORED = set(words("mul mul_ square div div_"))
 COMPLEX_PRODUCTS = set(words("mul mul_ div div_ reciprocal rsqrt pow pow_ addcmul sigmoid"))
 # torch multiplies what it adds by alpha, by 1 too.
 COMPLEX_SUMS = set(words("add add_ sub sub_ rsub"))
@@ -41,6 +42,7 @@ NOISE = "values vary by less than their mean of 32 or 64 bits is rounded; Welfor
 COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
 WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way to 16 bits"
 GRADIENT = "an intermediate of torch's gradient overflows"
+SCORES = "attention's gradient has scores that are rounded at the size of a large mask"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
 
 # Statements whose results may be anything, and why.
@@ -65,6 +67,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         by_zero = name in DIVISIONS and out.is_cuda and _has_zero(args[1])
         return BY_ZERO if by_zero else ""
     first = tensors[0]
+    if name == "_safe_softmax" and out.is_cuda and 1024 < _sizes(first).nan_to_num(0, 0).max():
+        return SCORES  # a kernel of attention's gradient takes exp(score - logsumexp) for it
     if name in PRODUCTS:
         return _reason_of_product(first.to(out.dtype), args[1:2], out)
     if name in SUMS | MEANS and first.is_complex() and not _is_finite(first):
@@ -78,10 +82,18 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
     if out.is_complex() and not all(map(_is_finite, (*tensors, out))):
         return _reason_of_complex(name, tensors)
     is_backward = torch._C._current_graph_task_id() != -1
-    if is_backward and name in ("mul", "mul_", "square"):
-        factors = torch.stack(torch.broadcast_tensors(*(one.isfinite() for one in tensors)))
-        return GRADIENT if (out.isinf() & factors.all(0)).any() else ""
-    return ""
+    return GRADIENT if is_backward and name in FACTORED and _overflows(name, args, out) else ""
+
+
+def _overflows(name: str, args: tuple[Any, ...], out: torch.Tensor) -> bool:
+    """Whether a product or a quotient of finite numbers is infinite.
+
+    A kernel that adds to it in one step does not round it, so it is not infinite there.
+    """
+    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    finite = torch.stack(torch.broadcast_tensors(*(one.isfinite() for one in tensors))).all(0)
+    is_of_zero = name.startswith("div") and args[1] == 0
+    return bool((out.isinf() & finite & ~torch.as_tensor(is_of_zero, device=out.device)).any())
 
 
 def _reason_of_product(x: torch.Tensor, dims: tuple[Any, ...], out: torch.Tensor) -> str:

@@ -224,7 +224,8 @@ def command(target: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Nothing is stored: most kernels are met once.
 
-    Thunder's import asks for a GPU; asked through NVML, forks of the process can still use it.
+    Thunder's import asks for a GPU; asked through NVML, forks of the process can still use it
+    (see also worker.py).
     """
     return {**os.environ, "THUNDER_FUSER_CACHE": "off", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 

@@ -401,6 +401,15 @@ def test_a_gradient_whose_intermediate_overflows() -> None:
         assert shaken.open == expected
 
 
+def test_a_quotient_in_a_gradient_that_overflows() -> None:
+    """A kernel that adds to 1 / 1e-40 in one step has -inf for the NaN of inf - inf."""
+    for divisor, expected in ((1e-40, leeway.GRADIENT), (1.0, ""), (0.0, "")):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        with tolerance.Shaken(0) as shaken:
+            (x / torch.tensor([divisor, 1.0])).sum().backward()
+        assert shaken.open == expected
+
+
 def test_complex_numbers_of_half_precision_are_compared() -> None:
     """torch.equal takes none."""
     made = (Statement("v0", "{x} * 1j", ("a",)),)
@@ -561,3 +570,11 @@ def test_seeds_that_end_their_process_are_looked_at_in_another(
     monkeypatch.setattr(post_mortem, "verdict_of", dies)
     post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
     assert [one["ops"] for one in told][-1] == ("torch.floor(_)",)
+
+
+def test_what_ends_in_torch_in_a_wider_type_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post_mortem, "make", lambda *_: PLANTED)
+    monkeypatch.setattr(judge, "Bounds", lambda *_: os._exit(9))
+    told: list[dict[str, Any]] = []
+    post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
+    assert told == [{"aside": "torch itself: crash"}]

@@ -26,7 +26,7 @@ def test_many_ranks_on_few_devices(size: int) -> None:
 
 def test_a_rank_that_dies() -> None:
     """The watchdog ends the one that waits for it, and says why."""
-    (code, text), (died, _) = gloo("dead_peer_rank.py", 2, seconds=60)
+    (code, text), (died, _) = gloo("dead_peer_rank.py", 2, "cuda", seconds=60)
     assert died == 3
     assert code == -signal.SIGABRT, text[-2000:]
     assert "rank 0, all_gather [1, 4, 8] float32: expected flags raised to 1 within" in text

@@ -67,6 +67,7 @@ def masked_gradients(
     kept: what `masked_attention` returned, or without dropout the first two.
     """
     operands, (out, sums, *states) = [*map(rows, (gradient, *qkv))], kept
+    out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the kernel derives its strides
     seed, offset = states or [sums.new_empty((), dtype=torch.int64)] * 2
     return tuple(_ATEN._scaled_dot_product_efficient_attention_backward(
         *operands, _scores_of(mask, qkv[0], qkv[1]), out, sums, seed, offset, dropout_p,
