@@ -114,6 +114,7 @@ REFUSED_BY_TORCH_ALONE = {
     "expected dtype float for `weight`": "Thunder's lerp computes in the wider type",
     "torch.sign is not intended to support complex": "Thunder's is sgn",
     "refer to a single memory location": "Thunder reads all operands before it writes",
+    "Boolean alpha only supported": "Thunder takes True for 1",
     "last dimension must be contiguous": "a mask of attention that torch's kernel does not copy",
     "is not correctly aligned": "the same",
     "in range of [-1, 0], but got -2": "a mask of attention with one axis, for some kernels",

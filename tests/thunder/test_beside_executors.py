@@ -253,3 +253,22 @@ def test_writes_between_fusions_of_others_happen_once(kind: str) -> None:
     eager = deepcopy(net)
     jitted = thunder.jit(net, executors=[torch_compile_ex], fusion_type=kind)
     torch.testing.assert_close(_steps(jitted, net, (5, 8)), _steps(eager, eager, (5, 8)))
+
+
+def test_a_copy_into_an_argument_beside_an_executor_of_all_of_torch() -> None:
+    """Thunder leaves torch's copy_ whole there, with the operands the other way round."""
+
+    def accumulate(x: Tensor, total: Tensor) -> Tensor:
+        total.copy_(x)
+        return (total * 2).exp()
+
+    def store(x: Tensor, total: Tensor) -> None:
+        total.copy_(x)
+
+    x = torch.randn(4, 5)
+    for program in (accumulate, store):
+        total, wanted = torch.zeros(4, 5), torch.zeros(4, 5)
+        jitted = thunder.jit(program, executors=[fuser, torch_compile_ex], **STRICT)
+        with torch.no_grad():
+            torch.testing.assert_close(jitted(x, total), program(x, wanted))
+        torch.testing.assert_close(total, wanted)

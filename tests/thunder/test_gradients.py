@@ -72,6 +72,21 @@ def test_nan_goes_to_both_sides_of_minimum() -> None:
     torch.testing.assert_close(got, eager, equal_nan=True)
 
 
+def test_an_infinite_gradient_of_an_exponent_is_multiplied_by_zero() -> None:
+    given = [torch.tensor([0.0, 2.0, 0.0]), torch.tensor([1.0, 3.0, -1.0])]
+    function = lambda x, z: torch.rsqrt(x**z)  # noqa: E731
+    got, eager = (with_gradients(one, given) for one in (jit(function, strict=True), function))
+    torch.testing.assert_close(got, eager, equal_nan=True)
+
+
+def test_a_gradient_of_rank_0_that_is_not_there() -> None:
+    """Thunder makes zeros for it."""
+    function = lambda x: torch.var_mean(x, (0,), correction=0)[0] * 2  # noqa: E731
+    given = [torch.tensor(3.0)]
+    got, eager = (with_gradients(one, given) for one in (jit(function), function))
+    torch.testing.assert_close(got, eager)
+
+
 OF_TWO: dict[str, Function] = {
     "add": torch.add, "atan2": torch.atan2, "clamp": torch.clamp, "clamp_max": torch.clamp_max,
     "copysign": torch.copysign, "div": torch.div, "fmax": torch.fmax, "fmin": torch.fmin,

@@ -81,7 +81,7 @@ def _of_base(g: Any, y: Any, x: Any, z: Any) -> Any:
 
 def _of_exponent(g: Any, y: Any, x: Any, z: Any) -> Any:
     x = x if isinstance(x, TensorProxy) else ltorch.full_like(z, x)
-    return ltorch.where((x == 0.0) & (z >= 0.0), 0.0, g * (y * ltorch.log(x)))
+    return g * ltorch.where((x == 0.0) & (z >= 0.0), 0.0, y * ltorch.log(x))
 
 
 def _of_factors(g: Any, y: Any, x: Any, dims: Any) -> Any:

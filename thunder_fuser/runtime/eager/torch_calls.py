@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 _ATEN = torch.ops.aten
+_WORD = 16  # bytes
 
 
 def attention(
@@ -86,8 +87,14 @@ def _scores_of(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> to
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, copied if its rows are not contiguous: the kernels do not look at that stride."""
-    return x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
+    """The tensor, copied if the kernels cannot read its rows as they lie.
+
+    They do not look at the stride of elements. On a GPU some read words of 16 bytes.
+    """
+    in_words = x.is_cuda and not x.shape[-1] * x.itemsize % _WORD
+    starts = (*x.stride()[:-1], x.storage_offset())
+    is_readable = x.stride(-1) == 1 and not (in_words and any(s * x.itemsize % _WORD for s in starts))
+    return x if is_readable else x.clone(memory_format=torch.contiguous_format)
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:

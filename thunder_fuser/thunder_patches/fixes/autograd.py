@@ -3,6 +3,7 @@
 
     return y, y.detach(), mask * 2         before: all require gradients; now: y alone
     grad(f(x), x, create_graph=True)       before: no gradient of it, and no error; now: an error
+    var_mean(x)[0] of one number           before: the backward calls zeros(); now: zeros(())
 
 Replaced: `grad_transform_on_trace` of thunder.transforms.autodiff, which gets the trace with those
 results tagged as results of torch.no_grad are; `split_into_forward_and_backward`, whose forward
@@ -16,10 +17,12 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
+import thunder.torch as ltorch
 import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.proxies import ProxyTag, TensorProxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.executors.torch_autograd import ThunderFunction
 from thunder.transforms import autodiff
@@ -59,9 +62,17 @@ def _tag_results_without_gradients() -> None:
         _without.set(positions)
         for at in positions:
             results[at].tags.add(ProxyTag.DETACHED_AUTOGRAD_GRAPH)
-        return of_thunder(trace, *args, **kwargs)
+        joint: TraceCtx = of_thunder(trace, *args, **kwargs)
+        joint.bound_symbols = [*map(_with_size, joint.bound_symbols)]
+        return joint
 
     autodiff.grad_transform_on_trace = transform
+
+
+def _with_size(bsym: BoundSymbol) -> BoundSymbol:
+    """zeros() in place of a gradient of rank 0 that is not there  ->  zeros(()), which torch takes"""
+    is_bare = bsym.sym.id == ltorch.zeros.id and not bsym.args
+    return bsym.from_bsym(args=((),)) if is_bare else bsym
 
 
 def _is_on() -> bool:
