@@ -13,10 +13,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from unittest import mock
 
-from benchmarks.fuzz.findings import Finding, Outcome
+import torch
+
+# Thunder's import asks whether a graph is captured, after which no fork of a process can use CUDA.
+ASKED = "torch.cuda.graphs.is_current_stream_capturing"
+with mock.patch(ASKED, lambda: False) if torch.cuda.is_available() else nullcontext():
+    from benchmarks.fuzz.findings import Finding, Outcome
 from benchmarks.fuzz.workers import Work, outcomes, shown
 from benchmarks.options import add_device
 from benchmarks.report import Report

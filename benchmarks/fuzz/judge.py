@@ -160,6 +160,7 @@ class Truth:
             told = f"{_told(ours.error)} [{place_of(ours.error, everywhere=True)}]"
             saved = eager.wrote_argument or self._saves_result
             may_refuse = eager.is_refused or (saved and WRITTEN in told)
+            may_refuse |= self._saves_result and tolerance.LIES_OTHERWISE in told
             if may_refuse or any(words in told for words in tolerance.REFUSED_BY_US_ALONE):
                 return
             yield Failure(f"{warm}raises {type(ours.error).__name__}", "call", call,

@@ -117,6 +117,7 @@ REFUSED_BY_TORCH_ALONE = {
     "Boolean alpha only supported": "Thunder takes True for 1",
     "last dimension must be contiguous": "a mask of attention that torch's kernel does not copy",
     "is not correctly aligned": "the same",
+    "no kernel found to launch": "the same",
     "in range of [-1, 0], but got -2": "a mask of attention with one axis, for some kernels",
 }
 
@@ -135,6 +136,9 @@ REFUSED_BY_US_ALONE = {
 SAVES_RESULT = {
     "scaled_dot_product_attention": "torch's flash kernels read it in the backward, its others not",
 }
+
+# And a view of its result: each of torch's kernels leaves it in an order of its own.
+LIES_OTHERWISE = "view size is not compatible"
 
 # 16-bit floats are computed in float32 and rounded where a region ends: runs with these in their
 # place are held against, too.

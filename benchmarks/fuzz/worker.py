@@ -16,14 +16,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import torch
 
-# Thunder's import asks whether a graph is captured, after which no fork of a process can use CUDA.
-with mock.patch("torch.cuda.graphs.is_current_stream_capturing", lambda: False):
-    from benchmarks.fuzz.findings import Finder, Outcome, make
-    from benchmarks.fuzz.post_mortem import examine
+from benchmarks.fuzz.findings import Finder, Outcome, make
+from benchmarks.fuzz.post_mortem import examine
 
 Tell = Callable[..., None]
 

@@ -225,7 +225,7 @@ def environment() -> dict[str, str]:
     """Nothing is stored: most kernels are met once.
 
     Thunder's import asks for a GPU; asked through NVML, forks of the process can still use it
-    (see also worker.py).
+    (see also __init__.py).
     """
     return {**os.environ, "THUNDER_FUSER_CACHE": "off", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser import DataType, FusionDefinition, torch_dtype_to_nvfuser_dtype
 from thunder_fuser.errors import InputError
 from thunder_fuser.runtime.eager.scaled import unpack_e2m1
 
@@ -38,6 +38,23 @@ def test_typed_constants() -> None:
     for result, (value, _, dtype) in zip(fd.execute([mask]), CONSTANTS, strict=True):
         expected = torch.where(mask, torch.tensor(value, device=DEVICE), 1).to(dtype)
         torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_the_smallest_integer_is_its_own_negative(dtype: torch.dtype) -> None:
+    """ptxas takes -x > 0 of 16 bits for x < 0."""
+    least = torch.iinfo(dtype).min
+    x = torch.tensor([least, least + 1, -1, 0, 1, -(least + 1)], dtype=dtype, device=DEVICE)
+    with FusionDefinition() as fd:
+        t, zero, minus = fd.from_pytorch(x), fd.define_scalar(0), fd.define_scalar(-1)
+        made = fd.ops.neg(t), fd.ops.abs(t), fd.ops.sub(zero, t), fd.ops.mul(t, minus)
+        for y in made:
+            fd.add_output(fd.ops.gt(fd.ops.cast(y, torch_dtype_to_nvfuser_dtype(dtype)), zero))
+            fd.add_output(fd.ops.pow(t, fd.ops.cast(y, torch_dtype_to_nvfuser_dtype(dtype))))
+    results = fd.execute([x])
+    for index, y in enumerate((-x, x.abs(), 0 - x, x * -1)):
+        torch.testing.assert_close(results[2 * index], y > 0)
+        torch.testing.assert_close(results[2 * index + 1], x**y)
 
 
 def test_the_text_of_a_complex_argument() -> None:
