@@ -152,7 +152,7 @@ def test_a_scan_is_an_index(run: Runner, name: str, axis: int) -> None:
         x, table = torch.ones(shape), torch.rand(shape)
         x.select(axis, 0).zero_()
 
-        def build(fd: FusionDefinition) -> None:
+        def build(fd: FusionDefinition, x: Any = x, table: Any = table) -> None:
             t, values = fd.from_pytorch(x), fd.from_pytorch(table)
             places = INDICES[name](fd.ops, t, axis)
             fd.add_output(fd.ops.take_along_axis(values, places, axis))
