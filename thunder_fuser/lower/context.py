@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
-from thunder_fuser.analysis.part import Part, demand_of
+from thunder_fuser.analysis.part import Demand, Part, demand_of, offset
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number
@@ -41,14 +41,16 @@ class Context:
       the current element.
     home: a pseudo symbol. A value that depends on it stays inside the loop over rows.
     threads: of a block, as (x, y). cluster: the number of its blocks.
+    demand: all points; or those that are `moved`, if a phase of the kernel does only that.
     """
 
-    def __init__(self, scheduled: ScheduledFusion) -> None:
+    def __init__(self, scheduled: ScheduledFusion, moved: Iterable[Point] = ()) -> None:
         self.scheduled, self.part, self.carried = scheduled, scheduled.part, scheduled.carried
         self.is_cpu, self.repeatable = scheduled.target.is_cpu, scheduled.options.repeatable
         self.loops = loop_index(scheduled.axes, scheduled.transforms, self.part.chunked)
         settled = self.loops.settled if self.loops.runs else None
-        self.demand = demand_of(self.part, self.loops.index, settled)
+        points = [self.at_loops(point) for point in moved]
+        self.demand = _moves(points) if points else demand_of(self.part, self.loops.index, settled)
         self.home = ROW if self.carried else ROOT
         self._split_loops(loops_of(scheduled))
         self.threads = self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
@@ -149,6 +151,13 @@ class Context:
         wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
         return sum(((n - 1) * s for n, s in wide), 1)
 
+    def lookups(self, point: Point) -> frozenset[Scalar]:
+        """The looked-up elements in the position and the condition of an input's load."""
+        if self.part.tensors[point.name].by_value:
+            return frozenset()
+        position = offset(point.index, self.part.strides[point.name])
+        return position.elements | point.condition.elements
+
     def loads_vector(self, point: Point, position: Scalar) -> bool:
         """True if one vector load can read an input's elements for all lanes."""
         dtype, aligned = self.dtype_of(point.name), self.alignment(point.name)
@@ -224,6 +233,12 @@ class Context:
         if self.scheduled.params.inner and isinstance(target, str):
             return Lane(target, self.lane_symbol)
         return target
+
+
+def _moves(points: Iterable[Point]) -> Demand:
+    """What a phase of a kernel demands that only moves these points."""
+    level = dict.fromkeys(points, 0)
+    return Demand({}, level, tuple(level), {point.name: point for point in level}, {})
 
 
 SHORT_FORMS = {
