@@ -86,9 +86,6 @@ def word(dtype: DataType) -> DataType:
     return DataType.Int if dtype.bytes == 8 else DataType.Int32
 
 
-# ---- declarations
-
-
 def declare(ctx: Context, scope: Scope, name: str) -> None:
     """Declares a reduction's accumulator, with the identity element as its first value."""
     op, dtype, target = ctx.combines(name), ctx.accumulator_type(name), ctx.accumulator(name)
@@ -128,9 +125,6 @@ def make_gates_of_sums(state: KernelState, scope: Scope) -> None:
         wait_for_gates(state, scope)
 
 
-# ---- joining
-
-
 def reduce_block(state: KernelState, scope: Scope, name: str) -> None:
     """Combines the accumulators of a block's or cluster's threads; all get the result."""
     ctx, inner = state.ctx, state.ctx.scheduled.params.inner
@@ -139,20 +133,16 @@ def reduce_block(state: KernelState, scope: Scope, name: str) -> None:
         scope.put(nodes.Let(str(ctx.accumulator(name)), ctx.accumulator_type(name), total))
     if ctx.is_cpu or ctx.threads[0 if inner else 1] == 1:
         return
-    if ctx.cluster > 1 and not ctx.scheduled.rows:  # with groups, a row belongs to one block
-        wait_for_gates(state, scope)
-        scope.put(_join_cluster(state, name))
-    else:
+    if ctx.cluster == 1 or ctx.scheduled.rows:  # with groups, a row belongs to one block
         scope.put(join_threads(ctx, name, "x" if inner else "y"))
-
-
-def _join_cluster(state: KernelState, name: str) -> nodes.Set:
-    """Combines all threads of the cluster."""
-    ctx, target, array = state.ctx, state.ctx.accumulator(name), f"{name}_w"
+        return
+    wait_for_gates(state, scope)
+    target, array = ctx.accumulator(name), f"{name}_w"
     # The number of the row, of those that the cluster walks, says which of two gates is used.
     arguments = (target, array, *gates_of(state, array), ctx.number(ctx.row_loops))
     sizes = (ctx.combines(name), ctx.threads[0], ctx.cluster)
-    return nodes.Set(target, nodes.Call("reduce_cluster", arguments, sizes), ctx.dtype_of(name))
+    joined = nodes.Call("reduce_cluster", arguments, sizes)
+    scope.put(nodes.Set(target, joined, ctx.dtype_of(name)))
 
 
 def join_threads(ctx: Context, name: str, axis: str) -> nodes.Set | nodes.Call:

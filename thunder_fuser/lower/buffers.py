@@ -16,8 +16,6 @@ from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
 from thunder_fuser.lower.scope import Computed, Needs, Scope
 from thunder_fuser.lower.state import BEFORE, Buffer, KernelState, Window
 
-# ---- what is kept
-
 
 def declare(state: KernelState, scope: Scope) -> None:
     """Declares an array for each buffer of the schedule."""
@@ -48,10 +46,10 @@ def _own_position(ctx: Context) -> Scalar:
     return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * ctx.lanes + ctx.lane_symbol
 
 
-def filled_before(ctx: Context, point: Point, window: Window) -> Buffer:
-    """The shared array into which an earlier phase has put a value."""
-    vector = ctx.is_vector(window.position, const(1), ctx.dtype_of(point.name))
-    return Buffer(window.array, True, vector, window.position, BEFORE)
+def keep(state: KernelState, point: Point, window: Window) -> None:
+    """Notes that an earlier phase has put a value into a shared array."""
+    vector = state.ctx.is_vector(window.position, const(1), state.ctx.dtype_of(point.name))
+    state.buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
 
 
 def has(state: KernelState, point: Point) -> bool:
@@ -72,9 +70,6 @@ def unfilled(state: KernelState, *, vector: bool) -> dict[Point, Buffer]:
     """
     buffers = state.buffers.items()
     return {p: b for p, b in buffers if b.filled_in is None and b.vector == vector}
-
-
-# ---- filling and reading
 
 
 def fill(state: KernelState, point: Point, value: Computed, scope: Scope, width: int = 1) -> None:

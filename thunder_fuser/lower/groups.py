@@ -41,20 +41,13 @@ class RowLoop:
     over: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class RowLoops:
-    """The loops over rows of a kernel. kept: the reductions along rows that later loops read."""
-
-    loops: list[RowLoop]
-    kept: list[str]
-
-
-# ---- what is done when
-
-
-def row_loops(ctx: Context) -> RowLoops:
-    """Puts every reduction and result into the first loop whose operands are ready."""
-    demand, over, loops = ctx.demand, _over_rows(ctx), list[RowLoop]()
+def row_loops(ctx: Context) -> tuple[list[RowLoop], list[str]]:
+    """Puts every reduction and result into the first loop whose operands are ready. Returns these
+    loops, and the reductions along rows that later loops read.
+    """
+    demand, loops = ctx.demand, list[RowLoop]()
+    along, reduced = set(ctx.scheduled.reduced), ctx.part.domain_map.reduced
+    over = {n for n in demand.operands if set(reduced(ctx.part.tensors[n])) != along}
     after: dict[str, int] = {}  # {reduction: the loop that computes it, or that it follows}
 
     def first(root: Point, *, is_row: bool) -> int:
@@ -81,13 +74,7 @@ def row_loops(ctx: Context) -> RowLoops:
         roots += [demand.results[name] for name in (*done.full, *done.of_rows)]
         names = [n for root in roots for n in _reductions(ctx, root) if n not in over]
         kept.update(dict.fromkeys(n for n in names if after[n] < at))
-    return RowLoops(loops, list(kept))
-
-
-def _over_rows(ctx: Context) -> set[str]:
-    """The reductions over rows."""
-    along, reduced = set(ctx.scheduled.reduced), ctx.part.domain_map.reduced
-    return {n for n in ctx.demand.operands if set(reduced(ctx.part.tensors[n])) != along}
+    return loops, list(kept)
 
 
 def _reductions(ctx: Context, root: Point) -> list[str]:
@@ -104,30 +91,27 @@ def _size(ctx: Context) -> int:
     return prod(int(ctx.part.extents[axis].value) for axis in ctx.scheduled.rows)
 
 
-# ---- statements
-
-
 def put(state: KernelState, scope: Scope) -> None:
     """Writes the loops of the group."""
-    ctx, rows = state.ctx, row_loops(state.ctx)
+    ctx, (loops, kept) = state.ctx, row_loops(state.ctx)
     buffers.declare(state, scope)
     count = prod(int(axis.extent.value) for axis in ctx.group_loops)  # rows of a thread
-    for name in rows.kept:
+    for name in kept:
         scope.put(Array(f"{name}_k", ctx.dtype_of(name), count))
-    over = [name for loop in rows.loops for name in loop.over]
+    over = [name for loop in loops for name in loop.over]
     for name in over:
         _declare(state, name, scope)
     if ctx.cluster > 1:
         call = Call("open_rows", template=(_size(ctx),))
         make_gates(state, scope, [f"{name}_r" for name in over], call)
-    for number, loop in enumerate(rows.loops):
+    for number, loop in enumerate(loops):
         state.nest = number
-        _rows(state, scope, loop, [name for name in loop.along if name in rows.kept])
+        _rows(state, scope, loop, [name for name in loop.along if name in kept])
         if loop.over and not ctx.is_cpu and ctx.cluster == 1:
             scope.put(Call("sync_threads"))
         for name in loop.over:
             scope.put(_reduce(state, name))
-    state.nest = len(rows.loops)
+    state.nest = len(loops)
     _results(state, scope)
 
 

@@ -82,9 +82,6 @@ def close(scope: Scope, until: Scope) -> None:
         scope = scope.parent
 
 
-# ---- conditions
-
-
 def valid(guard: Guard) -> Scalar:
     """1 where the axis is inside its extent."""
     return guard.value.lt(guard.extent)

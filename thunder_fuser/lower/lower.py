@@ -21,7 +21,8 @@ on to the loads. Each value is put into the outermost scope with the loop variab
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
@@ -70,9 +71,6 @@ def unfinished(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     return kernel_of(Context(with_free_sizes(scheduled)), name)
 
 
-# ---- the kernel
-
-
 def kernel_of(ctx: Context, name: str) -> nodes.Kernel:
     """The kernel of a context, before its passes."""
     state, tile = KernelState(ctx), ctx.scheduled.tile
@@ -116,22 +114,6 @@ def _parameters(part: Part) -> tuple[nodes.Parameter, ...]:
     return (*inputs, *(parameter(name, "output") for name in part.outputs))
 
 
-def _phases(state: KernelState, tile: Tile) -> list[nodes.Statement]:
-    """The phases that read tiles, compute and write tiles, with barriers between them."""
-    names = [*(p.name for p in tile.loads), *tile.stores]
-    body: list[nodes.Statement] = [
-        state.shared.array(f"{n}_t", state.ctx.part.tensors[n].dtype, tile.elements)
-        for n in names
-    ]
-    for number, phase in enumerate(phases(state.ctx, tile)):
-        kept = {p: buffers.filled_before(phase.ctx, p, at) for p, at in phase.kept.items()}
-        inner = KernelState(phase.ctx, phase.put, state.shared, state.checks, kept)
-        body += [nodes.Call("sync_threads")] * (number > 0)
-        body.append(nodes.Block(phase.what, _root_body(inner)))
-        state.largest_index = max(state.largest_index, inner.largest_index)
-    return body
-
-
 def _root_body(state: KernelState) -> tuple[nodes.Statement, ...]:
     """Coordinates, guards, and the nests inside them. A CPU walks blocks in a loop."""
     ctx, loops = state.ctx, state.ctx.loops.loops
@@ -141,7 +123,10 @@ def _root_body(state: KernelState) -> tuple[nodes.Statement, ...]:
     if ctx.is_cpu:
         root = outer.child(ROOT, *(str(loops[a.name]) for a in blocks))
     for axis in () if ctx.is_cpu else blocks:
-        guards.define(root, loops[axis.name], _coordinate(ctx, axis))
+        # With a bound the compiler drops the tests of all steps of a loop but the last.
+        is_bounded = axis.parallel is not ParallelType.BIDX and bool(ctx.loops.guards)
+        below = axis.extent.value if is_bounded and axis.extent.is_known else None
+        guards.define(root, loops[axis.name], nodes.Coordinate(axis.parallel, below))
     inner = guards.put_ready(state, root)
     if ctx.cluster > 1 and not ctx.scheduled.rows:
         accumulators.make_gates_of_sums(state, inner)
@@ -154,15 +139,6 @@ def _root_body(state: KernelState) -> tuple[nodes.Statement, ...]:
     guards.close(inner, root)
     around = [(loops[a.name], a.extent, a.parallel) for a in blocks if ctx.is_cpu]
     return (*outer.statements, *loops_around(root.statements, around))
-
-
-def _coordinate(ctx: Context, axis: IterDomain) -> nodes.Coordinate:
-    """A block's or thread's number. If there are guards it has its bound: with that the
-    compiler drops the tests of all steps of a loop but the last."""
-    bounded = axis.parallel is not ParallelType.BIDX and ctx.loops.guards
-    return nodes.Coordinate(
-        axis.parallel, axis.extent.value if bounded and axis.extent.is_known else None
-    )
 
 
 # ---- rows that one block or cluster walks
@@ -183,8 +159,7 @@ def _walk_rows(state: KernelState, scope: Scope) -> None:
         _nests(state, guarded)
         guards.close(guarded, inner)
     scope.statements += loops_around(inner.statements, loops)
-    if ctx.carried:
-        _store_sums(state, scope)
+    _store_sums(state, scope)
 
 
 def _rows_of_block(state: KernelState, scope: Scope, axis: IterDomain) -> Scalar:
@@ -216,13 +191,20 @@ def _store_sums(state: KernelState, scope: Scope) -> None:
 
 
 def _nests(state: KernelState, scope: Scope) -> None:
+    """The passes over the reduced axes, then the results that have only kept axes. One of the
+    threads that share such a result stores it."""
     ctx, demand = state.ctx, state.ctx.demand
     buffers.declare(state, scope)
     full = [p for p in demand.roots if _in_nest(ctx, p) and not _is_carried(ctx, p)]
     count = 1 + max((demand.level[p] for p in full), default=-1)
     for number in range(count):
         _nest(state, scope, number)
-    _rows(state, scope, count)
+    kept = [n for n, p in demand.results.items() if not _in_nest(ctx, p) and n not in ctx.carried]
+    if kept:
+        state.nest = count
+        # All blocks of a cluster may store equal values, but not over the values' own operands.
+        first = ctx.first_thread(of_cluster=bool(ctx.part.overwrites))
+        nests.put_rows(state, scope, kept, conjunction([state.row_condition, first]))
 
 
 def _in_nest(ctx: Context, point: Point) -> bool:
@@ -259,21 +241,6 @@ def _nest(state: KernelState, scope: Scope, number: int) -> None:
     values.put_all(state, looked_up, scope)
     for name in declared:
         accumulators.reduce_block(state, scope, name)
-
-
-def _rows(state: KernelState, scope: Scope, count: int) -> None:
-    """Stores results that have only kept axes. One of the threads that share a result does."""
-    ctx = state.ctx
-    names = [
-        name
-        for name, point in ctx.demand.results.items()
-        if not _in_nest(ctx, point) and name not in ctx.carried
-    ]
-    if names:
-        state.nest = count
-        # All blocks of a cluster may store equal values, but not over the values' own operands.
-        first = ctx.first_thread(of_cluster=bool(ctx.part.overwrites))
-        nests.put_rows(state, scope, names, conjunction([state.row_condition, first]))
 
 
 # ---- early loads of rows
@@ -322,41 +289,46 @@ def _is_late(ctx: Context, element: Scalar) -> bool:
 # ---- tiles
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One phase of a kernel that transposes tiles in shared memory. It has its own loops.
+def _phases(state: KernelState, tile: Tile) -> list[nodes.Statement]:
+    """The phases that read tiles, compute and write tiles, with barriers between them."""
+    names = [*(p.name for p in tile.loads), *tile.stores]
+    body: list[nodes.Statement] = [
+        state.shared.array(f"{n}_t", state.ctx.part.tensors[n].dtype, tile.elements)
+        for n in names
+    ]
+    for number, (what, phase) in enumerate(phases(state, tile)):
+        body += [nodes.Call("sync_threads")] * (number > 0)
+        body.append(nodes.Block(what, _root_body(phase)))
+        state.largest_index = max(state.largest_index, phase.largest_index)
+    return body
 
-    kept: the points that it reads from tiles. put: the results that it writes to tiles.
-    """
 
-    what: str
-    ctx: Context
-    kept: dict[Point, Window]
-    put: dict[str, Window]
-
-
-def phases(compute: Context, tile: Tile) -> list[Phase]:
-    """The phases: read, compute and write. The first and the last are there if tiles need them.
+def phases(state: KernelState, tile: Tile) -> Iterator[tuple[str, KernelState]]:
+    """The phases, each with its own loops. The first and the last are there if tiles need them.
 
     read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
     compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
     write:    for results in the other order, after a barrier:  T2[...] = T2_t[moved]
     """
-    scheduled = compute.scheduled
-    loaded = {p.name: Window(f"{p.name}_t", tile.moved) for p in tile.loads}
-    kept = {compute.at_loops(p): Window(f"{p.name}_t", tile.computed) for p in tile.loads}
-    put = {name: Window(f"{name}_t", tile.computed) for name in tile.stores}
-    listed = [Phase("compute", compute, kept, put)]
+    scheduled = state.ctx.scheduled
+    results = tuple(scheduled.part.demand.results[name] for name in tile.stores)
+
+    def phase(
+        ctx: Context, at: Scalar, read: Iterable[Point] = (), put: Iterable[str] = ()
+    ) -> KernelState:
+        """read: the points that are in tiles. put: the values that it writes to tiles."""
+        windows = {name: Window(f"{name}_t", at) for name in put}
+        inner = KernelState(ctx, windows, state.shared, state.checks)
+        for point in read:
+            buffers.keep(inner, ctx.at_loops(point), Window(f"{point.name}_t", at))
+        return inner
+
+    def moving(points: tuple[Point, ...]) -> Context:
+        """The context of a phase that only moves these points, in the tile's own loops."""
+        return Context(replace(scheduled, transforms=tile.transforms), points)
+
     if tile.loads:
-        listed.insert(0, Phase("read", _moving(scheduled, tile, tile.loads), {}, loaded))
+        yield "read", phase(moving(tile.loads), tile.moved, put=(p.name for p in tile.loads))
+    yield "compute", phase(state.ctx, tile.computed, tile.loads, tile.stores)
     if tile.stores:
-        points = tuple(scheduled.part.demand.results[name] for name in tile.stores)
-        ctx = _moving(scheduled, tile, points)
-        windows = {ctx.at_loops(p): Window(f"{p.name}_t", tile.moved) for p in points}
-        listed.append(Phase("write", ctx, windows, {}))
-    return listed
-
-
-def _moving(scheduled: ScheduledFusion, tile: Tile, points: tuple[Point, ...]) -> Context:
-    """The context of a phase that only moves these points, in the tile's own loops."""
-    return Context(replace(scheduled, transforms=tile.transforms), points)
+        yield "write", phase(moving(results), tile.moved, results)

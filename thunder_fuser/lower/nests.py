@@ -34,9 +34,6 @@ class Work:
     results: Sequence[str] = ()
 
 
-# ---- loops
-
-
 def put(state: KernelState, scope: Scope, work: Work) -> None:
     """Writes the guards and loops of one pass, with its work inside."""
     with state.inside():
@@ -120,9 +117,6 @@ def _lane_scope(state: KernelState, scope: Scope) -> tuple[Scope, Scalar]:
     return inner, extent
 
 
-# ---- work
-
-
 def _scan(state: KernelState, scope: Scope, name: str) -> None:
     """Computes a scan's elements of one step. Behind it each lane can read its own."""
     ctx = state.ctx
@@ -157,47 +151,39 @@ def _work(state: KernelState, outer: Scope, inner: Scope, work: Work) -> list[no
         else:
             wide = ctx.accumulator_type(name)
             inner.put(nodes.Accumulate(ctx.accumulator(name), op, value, dtype, wide))
-    return _store_all(state, work.results, condition, outer, inner)
+    return _store(state, work.results, condition, outer, inner)
 
 
 def put_rows(state: KernelState, scope: Scope, names: Iterable[str], condition: Scalar) -> None:
     """Stores results that have only kept axes; outside the loops of a nest."""
     if not state.ctx.lane_is_kept:
-        _store_all(state, names, condition, scope, scope)
+        _store(state, names, condition, scope, scope)
         return
     inner, extent = _lane_scope(state, scope)
-    after = _store_all(state, names, condition, scope, inner)
+    after = _store(state, names, condition, scope, inner)
     scope.statements += each_lane(state.ctx, inner.statements, extent), *after
 
 
-# ---- results
-
-
-def _store_all(
+def _store(
     state: KernelState, names: Iterable[str], condition: Scalar, outer: Scope, inner: Scope
 ) -> list[nodes.Statement]:
-    stores = [_store(state, name, condition, outer, inner) for name in names]
-    return [statement for after in stores for statement in after]
-
-
-def _store(
-    state: KernelState, name: str, condition: Scalar, outer: Scope, inner: Scope
-) -> list[nodes.Statement]:
-    """Stores a result in `inner`; returns what must follow the lane loop, in `outer`."""
-    ctx, dtype, tile = state.ctx, state.ctx.dtype_of(name), state.tiles.get(name)
-    point = ctx.demand.results[name]
-    value = values.get(state, point, inner)
-    position = tile.position if tile else offset(point.index, ctx.part.strides[name])
-    aligned = MAX_BYTES if tile else ctx.alignment(name)
-    store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, condition)
-    if inner is outer or not ctx.is_vector(position, condition, dtype, aligned):
-        inner.put(_into_tile(ctx, store) if tile else store)
-        return []
-    vector, lane, width = state.name(f"{name}_o", point), ctx.lane_symbol, ctx.width
-    outer.put(nodes.Array(vector, dtype, 0, width))
-    inner.put(nodes.Set(nodes.Lane(vector, None, lane), value, dtype))
-    store = replace(store, position=position - lane, value=vector, width=width)
-    return [_into_tile(ctx, store) if tile else store]
+    """Stores results in `inner`; returns what must follow the lane loop, in `outer`."""
+    ctx, after = state.ctx, list[nodes.Statement]()
+    for name in names:
+        dtype, tile, point = ctx.dtype_of(name), state.tiles.get(name), ctx.demand.results[name]
+        value = values.get(state, point, inner)
+        position = tile.position if tile else offset(point.index, ctx.part.strides[name])
+        aligned = MAX_BYTES if tile else ctx.alignment(name)
+        store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, condition)
+        if inner is outer or not ctx.is_vector(position, condition, dtype, aligned):
+            inner.put(_into_tile(ctx, store) if tile else store)
+            continue
+        vector, lane, width = state.name(f"{name}_o", point), ctx.lane_symbol, ctx.width
+        outer.put(nodes.Array(vector, dtype, 0, width))
+        inner.put(nodes.Set(nodes.Lane(vector, None, lane), value, dtype))
+        store = replace(store, position=position - lane, value=vector, width=width)
+        after.append(_into_tile(ctx, store) if tile else store)
+    return after
 
 
 def _into_tile(ctx: Context, store: nodes.Store) -> nodes.Statement:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf, prod
 
-from thunder_fuser.analysis.index_map import Point, accesses, index_element, linear
+from thunder_fuser.analysis.index_map import Point, accesses, linear
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import OpKind
@@ -79,12 +79,7 @@ def _reads(ctx: Context, point: Point) -> list[Point]:
     """The points that a point reads: elements in the position of its access, then its operands."""
     if point.name in ctx.demand.operands:
         return []
-    expr, elements = ctx.part.producer.get(point.name), frozenset[Scalar]()
-    if expr is None:
-        elements = ctx.lookups(point)
-    elif expr.row.kind is OpKind.INDEX:
-        elements = _looked_up(ctx, point, expr).elements
-    return [*map(_point_of, _in_order(elements)), *ctx.demand.reads.get(point, ())]
+    return [*map(_point_of, ctx.lookups(point)), *ctx.demand.reads.get(point, ())]
 
 
 def _make(state: KernelState, point: Point, scope: Scope) -> None:
@@ -109,7 +104,7 @@ def _joined(state: KernelState, point: Point, scope: Scope) -> Computed:
     if ctx.part.producer[name].row.kind is OpKind.SCAN:
         value, needs = ctx.scanned(name), point.symbols | ctx.lane_symbol.symbols | {ROOT}
     else:
-        value, needs = ctx.accumulator(name), _needs(state.ctx, name)
+        value, needs = ctx.accumulator(name), ctx.needs(name)
         if name in state.rows_kept:
             return nodes.Lane(f"{name}_k", ctx.group_step), needs
     wide, dtype = ctx.accumulator_type(name), ctx.dtype_of(name)
@@ -119,27 +114,18 @@ def _joined(state: KernelState, point: Point, scope: Scope) -> Computed:
     return scope.define(_let(state, point, ctx.part.producer[name], cast), needs)
 
 
-def _needs(ctx: Context, name: str) -> Needs:
-    """The symbols on which the result of a reduction depends."""
-    if name in ctx.carried:
-        return ctx.slot.symbols | {ROOT}
-    needs = frozenset([ctx.home]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
-    if set(ctx.scheduled.rows).isdisjoint(ctx.part.axes(name)):
-        return needs
-    return needs | ctx.group_step.symbols  # it stays in the loop over a group's rows
-
-
 # ---- positions
 
 
-def _place(state: KernelState, at: Scalar, scope: Scope) -> tuple[Scalar, Needs]:
-    """(A position or condition with looked-up elements as variables, its needs)."""
-    needs, names = at.symbols, dict[Scalar, Scalar]()
-    for element in _in_order(at.elements):
+def _place(state: KernelState, scope: Scope, *places: Scalar) -> tuple[list[Scalar], Needs]:
+    """(Positions and conditions with looked-up elements as variables, their needs)."""
+    needs, names = NONE.union(*(at.symbols for at in places)), dict[Scalar, Scalar]()
+    elements = [e for at in places for e in sorted(at.elements, key=lambda e: e.sort_key)]
+    for element in elements:
         held = scope.find(element) or scope.keep(element, _checked(state, element, scope))
         names[element] = symbol(str(held[0]), element.lo, element.hi)
         needs |= held[1]
-    return at.with_elements(names), needs
+    return [at.with_elements(names) for at in places], needs
 
 
 def _checked(state: KernelState, element: Scalar, scope: Scope) -> Computed:
@@ -153,18 +139,9 @@ def _checked(state: KernelState, element: Scalar, scope: Scope) -> Computed:
     return scope.define(nodes.Let(name, None, value, comment=text), needs)
 
 
-def _in_order(elements: Iterable[Scalar]) -> list[Scalar]:
-    return sorted(elements, key=lambda element: element.sort_key)
-
-
 def _point_of(element: Scalar) -> Point:
     condition, *index = element.parts
     return Point(str(element.args[0]), tuple(index), condition)
-
-
-def _looked_up(ctx: Context, point: Point, expr: OpRecord) -> Scalar:
-    """The position that an op reads from a tensor of indices."""
-    return index_element(expr, point.index, point.condition, ctx.part.tensors)
 
 
 def _reader(part: Part, element: Scalar) -> OpRecord:
@@ -177,22 +154,16 @@ def _reader(part: Part, element: Scalar) -> OpRecord:
     raise ValueError(f"{element}: no op of the part reads at it")
 
 
-def _access(
-    state: KernelState, position: Scalar, condition: Scalar, scope: Scope
-) -> tuple[tuple[Scalar, Scalar], Needs]:
-    """`_place` for the position and the condition of an access, and the needs of both."""
-    position, needs = _place(state, position, scope)
-    condition, more = _place(state, condition, scope)
-    return (position, condition), needs | more
-
-
 # ---- loads
 
 
 def _load(state: KernelState, point: Point, scope: Scope) -> Computed:
     view = state.ctx.part.tensors[point.name]
-    if view.by_value:
-        return _by_value(state, point, scope)
+    if view.by_value:  # an argument of the kernel; narrow floats are passed as float
+        if not view.dtype.is_narrow:
+            return view.name, NONE
+        cast = nodes.Math("cast", (view.name,), (DataType.Float,), view.dtype)
+        return scope.define(nodes.Let(state.name(f"{view.name}_e", point), view.dtype, cast), NONE)
     position = offset(point.index, state.ctx.part.strides[view.name])
     if state.ctx.loads_vector(point, position):
         return _load_vector(state, point, position, scope)
@@ -205,18 +176,9 @@ def _load(state: KernelState, point: Point, scope: Scope) -> Computed:
         name = state.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
         vector = scope.define(nodes.Let(name, ring.dtype, ring, ring.width), needs)
         return _lane_of(state.ctx, vector)
-    (position, condition), needs = _access(state, position, point.condition, scope)
+    (position, condition), needs = _place(state, scope, position, point.condition)
     load = nodes.Load(view.name, position, view.dtype, 1, condition)
     return scope.define(nodes.Let(state.name(f"{view.name}_e", point), view.dtype, load), needs)
-
-
-def _by_value(state: KernelState, point: Point, scope: Scope) -> Computed:
-    """A number that is a kernel's argument. Narrow floats are passed as float."""
-    view = state.ctx.part.tensors[point.name]
-    if not view.dtype.is_narrow:
-        return view.name, NONE
-    value = nodes.Math("cast", (view.name,), (DataType.Float,), view.dtype)
-    return scope.define(nodes.Let(state.name(f"{view.name}_e", point), view.dtype, value), NONE)
 
 
 def _lane_of(ctx: Context, vector: Computed) -> Computed:
@@ -243,7 +205,7 @@ def _every_second(
     whole = ctx.width > 1 and ctx.loops.edge is None and ctx.elements(point.name) % width == 0
     if place is None or not whole:
         return None
-    (base, condition), needs = _access(state, starts[place], point.condition, scope)
+    (base, condition), needs = _place(state, scope, starts[place], point.condition)
     load = nodes.Load(point.name, base, ctx.dtype_of(point.name), width, condition)
     name = state.name(f"{point.name}_w", (base, condition))
     scope.define(nodes.Let(name, load.dtype, load, width), needs)
@@ -273,7 +235,7 @@ def _ring(ctx: Context, point: Point, position: Scalar) -> nodes.RingLoad | None
 
 def _load_vector(state: KernelState, point: Point, position: Scalar, scope: Scope) -> Computed:
     ctx, view = state.ctx, state.ctx.part.tensors[point.name]
-    (base, condition), needs = _access(state, position - ctx.lane_symbol, point.condition, scope)
+    (base, condition), needs = _place(state, scope, position - ctx.lane_symbol, point.condition)
     # Past the end of a row comes another row, which the lanes' work ignores.
     limit = None if ctx.loops.edge is None else ctx.elements(view.name)
     load = nodes.Load(
@@ -306,7 +268,7 @@ def _compute(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> 
     kind = expr.row.kind
     if kind is OpKind.INDEX:
         # The index is checked even if the place does not matter, as in an expanded source.
-        _place(state, _looked_up(state.ctx, point, expr), scope)
+        _place(state, scope, *state.ctx.lookups(point))
         return _held(state, state.ctx.demand.reads[point][-1], scope)
     if kind is OpKind.POINTWISE:
         return _math(state, point, expr, scope)
@@ -417,7 +379,7 @@ def _factory(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> 
         source_type = state.ctx.dtype_of(expr.inputs[0])
         value: nodes.Value = nodes.Math("cast", operands[:1], (source_type,), dtype)
         return scope.define(_let(state, point, expr, value), needs)
-    index, more = _place(state, point.index[0], scope)
+    (index,), more = _place(state, scope, point.index[0])
     start, stride = (o.value if isinstance(o, Literal) else None for o in operands)
     if dtype.is_int and isinstance(start, int) and isinstance(stride, int):
         last = abs(start) + abs(stride) * int(index.hi)
@@ -454,7 +416,7 @@ def _random(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> C
         scope.define(words, needs | words.first.symbols)
         at = state.ctx.lane_symbol + words.first % view.dtype.random_share
         element = nodes.Lane(words.name, at)
-    position, more = _place(state, position, scope)
+    (position,), more = _place(state, scope, position)
     value = nodes.Random(expr.op, position, operands, view.dtype, element)
     return scope.define(_let(state, point, expr, value), needs | more)
 
@@ -493,7 +455,7 @@ def _move(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> Com
         where.append(const(1))
     result, needs = values[-1]
     for (operand, symbols), when in zip(values[-2::-1], where[-2::-1], strict=True):
-        condition, more = _place(state, when, scope)
+        (condition,), more = _place(state, scope, when)
         needs |= symbols | more
         name = state.name(state.ctx.local(point.name), (point, condition))
         choose = nodes.Choose(condition, operand, result, dtype)
