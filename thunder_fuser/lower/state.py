@@ -46,7 +46,7 @@ class Buffer:
 
 @dataclass
 class KernelState:
-    """The state of one kernel, or of one phase of a kernel. Only `ctx` and `tiles` do not change.
+    """One kernel, or one phase of a kernel, so far. Only `ctx` and `tiles` do not change.
 
     tiles: the results that go to shared memory, from which another phase reads them.
     checks: {(text of the op that reads by an index, size of the axis): number of the check}.

@@ -120,8 +120,7 @@ def _joined(state: KernelState, point: Point, scope: Scope) -> Computed:
 def _place(state: KernelState, scope: Scope, *places: Scalar) -> tuple[list[Scalar], Needs]:
     """(Positions and conditions with looked-up elements as variables, their needs)."""
     needs, names = NONE.union(*(at.symbols for at in places)), dict[Scalar, Scalar]()
-    elements = [e for at in places for e in sorted(at.elements, key=lambda e: e.sort_key)]
-    for element in elements:
+    for element in [e for at in places for e in sorted(at.elements, key=lambda e: e.sort_key)]:
         held = scope.find(element) or scope.keep(element, _checked(state, element, scope))
         names[element] = symbol(str(held[0]), element.lo, element.hi)
         needs |= held[1]
@@ -140,6 +139,7 @@ def _checked(state: KernelState, element: Scalar, scope: Scope) -> Computed:
 
 
 def _point_of(element: Scalar) -> Point:
+    """The point of an index tensor that holds an element."""
     condition, *index = element.parts
     return Point(str(element.args[0]), tuple(index), condition)
 
@@ -409,9 +409,8 @@ def _iota(
 def _random(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> Computed:
     view = state.ctx.part.tensors[point.name]
     operands, needs = _operands(state, point, expr, scope)
-    position, words, element = linear(point.index, view.shape), None, None
-    if expr.op == "uniform":
-        words = _words(state, point, position, operands[2:], needs)
+    position, element = linear(point.index, view.shape), None
+    words = _words(state, point, position, operands[2:], needs) if expr.op == "uniform" else None
     if words is not None:
         scope.define(words, needs | words.first.symbols)
         at = state.ctx.lane_symbol + words.first % view.dtype.random_share
