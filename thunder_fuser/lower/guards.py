@@ -46,6 +46,8 @@ def clamp(state: KernelState, scope: Scope, guard: Guard) -> None:
     """Clamps the index: past the end the last element is read again, and nothing is stored."""
     define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
     state.row_condition = conjunction([state.row_condition, valid(guard)])
+    if guard.is_reduction:
+        state.scan_condition = conjunction([state.scan_condition, valid(guard)])
 
 
 def clip(scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:

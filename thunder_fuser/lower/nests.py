@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower import buffers, guards, values
 from thunder_fuser.lower import kernel as nodes
@@ -118,12 +119,17 @@ def _lane_scope(state: KernelState, scope: Scope) -> tuple[Scope, Scalar]:
 
 
 def _scan(state: KernelState, scope: Scope, name: str) -> None:
-    """Computes a scan's elements of one step. Behind it each lane can read its own."""
+    """Computes a scan's elements of one step. Behind it each lane can read its own.
+
+    Where they are indices, clamped threads add nothing: they look up the last element's place.
+    """
     ctx = state.ctx
     inner, extent = (scope, const(1)) if ctx.lane is None else _lane_scope(state, scope)
     value = values.get(state, ctx.demand.operands[name], inner)
     dtype, wide = ctx.dtype_of(name), ctx.accumulator_type(name)
     op, target = ctx.combines(name), ctx.scanned(name)
+    if any(expr.row.kind is OpKind.INDEX for expr in ctx.part.exprs):
+        value = _masked(ctx, name, value, state.scan_condition, inner)
     if ctx.scheduled.params.inner:
         cast = value if wide is dtype else nodes.Math("cast", (value,), (dtype,), wide)
         inner.put(nodes.Set(target, cast, wide))
@@ -141,17 +147,26 @@ def _work(state: KernelState, outer: Scope, inner: Scope, work: Work) -> list[no
     for name in work.reductions:
         value = values.get(state, ctx.demand.operands[name], inner)
         op, dtype = ctx.combines(name), ctx.dtype_of(name)
-        if name in ctx.carried and not condition.is_const:
-            masked = f"{name}_m"  # a row beyond the last adds nothing
-            choose = nodes.Choose(condition, value, identity(op, dtype), dtype)
-            inner.put(nodes.Let(masked, dtype, choose))
-            value = masked
+        if name in ctx.carried:  # a row beyond the last adds nothing
+            value = _masked(ctx, name, value, condition, inner)
         if ctx.is_stream(name):
             inner.put(nodes.Set(nodes.Lane(f"{name}_s_v", ctx.lane_symbol), value, dtype))
         else:
             wide = ctx.accumulator_type(name)
             inner.put(nodes.Accumulate(ctx.accumulator(name), op, value, dtype, wide))
     return _store(state, work.results, condition, outer, inner)
+
+
+def _masked(
+    ctx: Context, name: str, value: nodes.Operand, condition: Scalar, scope: Scope
+) -> nodes.Operand:
+    """The value where the condition holds, and else what the reduction or scan starts from."""
+    if condition.is_const:
+        return value
+    masked, dtype = f"{name}_m", ctx.dtype_of(name)
+    choose = nodes.Choose(condition, value, identity(ctx.combines(name), dtype), dtype)
+    scope.put(nodes.Let(masked, dtype, choose))
+    return masked
 
 
 def put_rows(state: KernelState, scope: Scope, names: Iterable[str], condition: Scalar) -> None:

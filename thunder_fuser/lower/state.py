@@ -51,8 +51,8 @@ class KernelState:
     tiles: the results that go to shared memory, from which another phase reads them.
     checks: {(text of the op that reads by an index, size of the axis): number of the check}.
     buffers: by the points they hold. nest: the number of the current nest.
-    guards: those that are not put yet. row_condition: true where a clamped kept position lies
-      inside the tensor.
+    guards: those that are not put yet. row_condition: true where clamped positions lie inside the
+      tensor. scan_condition: the same of the scanned axis alone.
     gates: {array of a cluster: the number of its first gate}. gates_ready: true once the code waits
       for the other blocks' gates.
     rows_kept: the reductions of a group's rows that are in arrays, an element for each row.
@@ -67,6 +67,7 @@ class KernelState:
     name: Names = field(default_factory=Names)
     guards: list[Guard] = field(init=False)
     row_condition: Scalar = TRUE
+    scan_condition: Scalar = TRUE
     gates: dict[str, int] = field(default_factory=dict)
     gates_ready: bool = False
     rows_kept: set[str] = field(default_factory=set)
@@ -79,6 +80,6 @@ class KernelState:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """A block of code: guards that are put inside it are open again behind it."""
-        before = list(self.guards), self.row_condition
+        before = list(self.guards), self.row_condition, self.scan_condition
         yield
-        self.guards, self.row_condition = before
+        self.guards, self.row_condition, self.scan_condition = before
