@@ -49,8 +49,10 @@ class Context:
         self.is_cpu, self.repeatable = scheduled.target.is_cpu, scheduled.options.repeatable
         self.loops = loop_index(scheduled.axes, scheduled.transforms, self.part.chunked)
         settled = self.loops.settled if self.loops.runs else None
-        points = [self.at_loops(point) for point in moved]
-        self.demand = _moves(points) if points else demand_of(self.part, self.loops.index, settled)
+        self.demand = demand_of(self.part, self.loops.index, settled)
+        if points := [self.at_loops(point) for point in moved]:
+            level, results = dict.fromkeys(points, 0), {point.name: point for point in points}
+            self.demand = Demand({}, level, tuple(level), results, {})
         self.home = ROW if self.carried else ROOT
         self._split_loops(loops_of(scheduled))
         self.threads = self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
@@ -223,8 +225,11 @@ class Context:
             return self.slot.symbols | {ROOT}
         lanes = self.lane_symbol.symbols if self.lane_is_kept else NONE
         # The reduction of a row stays in the loop over a group's rows.
-        of_row = not set(self.scheduled.rows).isdisjoint(self.part.axes(name))
-        return lanes | {self.home} | (self.group_step.symbols if of_row else NONE)
+        return lanes | {self.home} | (self.group_step.symbols if self.is_of_row(name) else NONE)
+
+    def is_of_row(self, name: str) -> bool:
+        """True for a value with an element for each row of a group."""
+        return not set(self.scheduled.rows).isdisjoint(self.part.axes(name))
 
     def is_stream(self, name: str) -> bool:
         """True for a row's sum that the CPU computes as a Stream: in an order that does not depend
@@ -246,12 +251,6 @@ class Context:
         if self.scheduled.params.inner and isinstance(target, str):
             return Lane(target, self.lane_symbol)
         return target
-
-
-def _moves(points: Iterable[Point]) -> Demand:
-    """What a phase of a kernel demands that only moves these points."""
-    level = dict.fromkeys(points, 0)
-    return Demand({}, level, tuple(level), {point.name: point for point in level}, {})
 
 
 SHORT_FORMS = {

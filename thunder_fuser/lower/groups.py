@@ -66,7 +66,7 @@ def row_loops(ctx: Context) -> tuple[list[RowLoop], list[str]]:
     for name, point in demand.results.items():
         if ctx.is_full(point):
             loop(first(point, is_row=False)).full.append(name)
-        elif _is_of_row(ctx, name):
+        elif ctx.is_of_row(name):
             loop(first(point, is_row=True)).of_rows.append(name)
     kept: dict[str, None] = {}
     for at, done in enumerate(loops if ctx.group_loops else ()):
@@ -80,10 +80,6 @@ def row_loops(ctx: Context) -> tuple[list[RowLoop], list[str]]:
 def _reductions(ctx: Context, root: Point) -> list[str]:
     operands = ctx.demand.operands
     return [point.name for point in ctx.demand.reached([root]) if point.name in operands]
-
-
-def _is_of_row(ctx: Context, name: str) -> bool:
-    return not set(ctx.scheduled.rows).isdisjoint(ctx.part.axes(name))
 
 
 def _size(ctx: Context) -> int:
@@ -200,7 +196,7 @@ def _results(state: KernelState, scope: Scope) -> None:
     names = [
         name
         for name, point in ctx.demand.results.items()
-        if not ctx.is_full(point) and not _is_of_row(ctx, name)
+        if not ctx.is_full(point) and not ctx.is_of_row(name)
     ]
     of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)
     threads = [axis for axis in ctx.root_loops if axis.parallel in of_group]

@@ -21,7 +21,7 @@ on to the loads. Each value is put into the outermost scope with the loop variab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
@@ -145,7 +145,8 @@ def _root_body(state: KernelState) -> tuple[nodes.Statement, ...]:
 
 
 def _walk_rows(state: KernelState, scope: Scope) -> None:
-    """The nests for each row that the block or cluster walks, then the sums over the rows."""
+    """The nests for each row that the block or cluster walks, then the sums over the rows: those of
+    threads that walked different rows are combined, and the first of these threads stores."""
     ctx, variables = state.ctx, state.ctx.loops.loops
     for name in ctx.carried:
         accumulators.declare(ctx, scope, name)
@@ -159,7 +160,11 @@ def _walk_rows(state: KernelState, scope: Scope) -> None:
         _nests(state, guarded)
         guards.close(guarded, inner)
     scope.statements += loops_around(inner.statements, loops)
-    _store_sums(state, scope)
+    rows = [a for a in ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
+    for name in ctx.carried if rows and ctx.threads[1] > 1 else ():
+        scope.put(accumulators.join_threads(ctx, name, "y"))
+    state.row_condition = ctx.first_of(rows)
+    nests.put(state, scope, Work(results=ctx.carried))
 
 
 def _rows_of_block(state: KernelState, scope: Scope, axis: IterDomain) -> Scalar:
@@ -175,16 +180,6 @@ def _rows_of_block(state: KernelState, scope: Scope, axis: IterDomain) -> Scalar
         else:
             state.guards.append(guard)
     return extent
-
-
-def _store_sums(state: KernelState, scope: Scope) -> None:
-    """Combines the sums of threads that walked different rows; the first of them stores."""
-    ctx = state.ctx
-    rows = [a for a in ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
-    for name in ctx.carried if rows and ctx.threads[1] > 1 else ():
-        scope.put(accumulators.join_threads(ctx, name, "y"))
-    state.row_condition = ctx.first_of(rows)
-    nests.put(state, scope, Work(results=ctx.carried))
 
 
 # ---- nests
@@ -290,45 +285,33 @@ def _is_late(ctx: Context, element: Scalar) -> bool:
 
 
 def _phases(state: KernelState, tile: Tile) -> list[nodes.Statement]:
-    """The phases that read tiles, compute and write tiles, with barriers between them."""
-    names = [*(p.name for p in tile.loads), *tile.stores]
-    body: list[nodes.Statement] = [
-        state.shared.array(f"{n}_t", state.ctx.part.tensors[n].dtype, tile.elements)
-        for n in names
-    ]
-    for number, (what, phase) in enumerate(phases(state, tile)):
-        body += [nodes.Call("sync_threads")] * (number > 0)
-        body.append(nodes.Block(what, _root_body(phase)))
-        state.largest_index = max(state.largest_index, phase.largest_index)
-    return body
-
-
-def phases(state: KernelState, tile: Tile) -> Iterator[tuple[str, KernelState]]:
     """The phases, each with its own loops. The first and the last are there if tiles need them.
 
     read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
     compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
     write:    for results in the other order, after a barrier:  T2[...] = T2_t[moved]
     """
-    scheduled = state.ctx.scheduled
-    results = tuple(scheduled.part.demand.results[name] for name in tile.stores)
+    scheduled, body = state.ctx.scheduled, list[nodes.Statement]()
+    loads, stores = [p.name for p in tile.loads], tile.stores
+    for name in (*loads, *stores):
+        body.append(state.shared.array(f"{name}_t", state.ctx.dtype_of(name), tile.elements))
 
-    def phase(
-        ctx: Context, at: Scalar, read: Iterable[Point] = (), put: Iterable[str] = ()
-    ) -> KernelState:
-        """read: the points that are in tiles. put: the values that it writes to tiles."""
-        windows = {name: Window(f"{name}_t", at) for name in put}
-        inner = KernelState(ctx, windows, state.shared, state.checks)
+    def put(what: str, ctx: Context, read: Iterable[Point], written: Iterable[str]) -> None:
+        """Puts a phase, which reads points from tiles and writes values to tiles."""
+        at = tile.computed if ctx is state.ctx else tile.moved
+        windows = {name: Window(f"{name}_t", at) for name in written}
+        phase = KernelState(ctx, windows, state.shared, state.checks)
         for point in read:
-            buffers.keep(inner, ctx.at_loops(point), Window(f"{point.name}_t", at))
-        return inner
+            buffers.keep(phase, ctx.at_loops(point), Window(f"{point.name}_t", at))
+        barrier = [nodes.Call("sync_threads")] if isinstance(body[-1], nodes.Block) else []
+        body.extend([*barrier, nodes.Block(what, _root_body(phase))])
+        state.largest_index = max(state.largest_index, phase.largest_index)
 
-    def moving(points: tuple[Point, ...]) -> Context:
-        """The context of a phase that only moves these points, in the tile's own loops."""
-        return Context(replace(scheduled, transforms=tile.transforms), points)
-
-    if tile.loads:
-        yield "read", phase(moving(tile.loads), tile.moved, put=(p.name for p in tile.loads))
-    yield "compute", phase(state.ctx, tile.computed, tile.loads, tile.stores)
-    if tile.stores:
-        yield "write", phase(moving(results), tile.moved, results)
+    moving = replace(scheduled, transforms=tile.transforms)  # the tile's own loops
+    if loads:
+        put("read", Context(moving, tile.loads), (), loads)
+    put("compute", state.ctx, tile.loads, stores)
+    if stores:
+        results = [scheduled.part.demand.results[name] for name in stores]
+        put("write", Context(moving, results), results, ())
+    return body
