@@ -278,7 +278,7 @@ def test_nothing_is_simplified_less(name: str, target: str) -> None:
         inputs = [meta(*shape, dtype=BF16) for shape in OPERATIONS[name][2](b, s)]
         for scheduled in _schedules(fd, inputs, named(target)):
             free = lowering.lower(scheduled, "free")
-            plain = lowering._Lowerer(Context(scheduled)).kernel("plain")
+            plain = lowering.kernel_of(Context(scheduled), "plain")
             for ours, theirs in zip(_scalars(free.body), _scalars(plain.body), strict=True):
                 assert ours.symbols == theirs.symbols and _divisions(ours) <= _divisions(theirs)
                 at = {symbol: values.randrange(7) for symbol in theirs.symbols}

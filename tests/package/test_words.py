@@ -24,7 +24,7 @@ PUBLIC = {"host": 6, "ir": 6, "runtime": 1}
 
 # The types of which two files define one, with different meanings.
 TWICE = {
-    "Accuracy", "Answer", "Binaries", "Buffer", "Buffers", "Call", "Check", "Choose",
+    "Accuracy", "Answer", "Binaries", "Buffer", "Call", "Check", "Choose",
     "Definition", "Ended", "Facts", "Function", "Guard", "Index", "Jitted", "Kernel", "Kind",
     "Memory", "Name", "Names", "On", "Op", "Operand", "Order", "Part", "Pass",
     "Plan", "Prepared", "Recipe", "Recorder", "Refusal", "Rows", "Rule", "Runner", "Scalar",

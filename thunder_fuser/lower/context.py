@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from thunder_fuser.analysis.index_map import Point
-from thunder_fuser.analysis.part import Part, demand_of
+from thunder_fuser.analysis.index_map import Point, index_element
+from thunder_fuser.analysis.part import Demand, Part, demand_of, offset
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number
-from thunder_fuser.ir.op_schema import DtypeRule
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import SCANS
 from thunder_fuser.ir.record import Literal, Operand, OpRecord, names_of
 from thunder_fuser.ir.rules.type_rules import ValueType, types_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.kernel import Lane
-from thunder_fuser.lower.scope import ROOT, ROW
+from thunder_fuser.lower.scope import NONE, ROOT, ROW, Needs
 from thunder_fuser.lower.size_arguments import loops_of
 from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import loop_index
@@ -41,14 +41,18 @@ class Context:
       the current element.
     home: a pseudo symbol. A value that depends on it stays inside the loop over rows.
     threads: of a block, as (x, y). cluster: the number of its blocks.
+    demand: all points; or those that are `moved`, if a phase of the kernel does only that.
     """
 
-    def __init__(self, scheduled: ScheduledFusion) -> None:
+    def __init__(self, scheduled: ScheduledFusion, moved: Iterable[Point] = ()) -> None:
         self.scheduled, self.part, self.carried = scheduled, scheduled.part, scheduled.carried
         self.is_cpu, self.repeatable = scheduled.target.is_cpu, scheduled.options.repeatable
         self.loops = loop_index(scheduled.axes, scheduled.transforms, self.part.chunked)
         settled = self.loops.settled if self.loops.runs else None
         self.demand = demand_of(self.part, self.loops.index, settled)
+        if points := [self.at_loops(point) for point in moved]:
+            level, results = dict.fromkeys(points, 0), {point.name: point for point in points}
+            self.demand = Demand({}, level, tuple(level), results, {})
         self.home = ROW if self.carried else ROOT
         self._split_loops(loops_of(scheduled))
         self.threads = self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
@@ -149,6 +153,17 @@ class Context:
         wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
         return sum(((n - 1) * s for n, s in wide), 1)
 
+    def lookups(self, point: Point) -> list[Scalar]:
+        """The elements of index tensors that a point needs: for the position of an input's load,
+        and for an op that reads at an index."""
+        expr, places = self.part.producer.get(point.name), list[Scalar]()
+        if expr is None and not self.part.tensors[point.name].by_value:
+            places = [offset(point.index, self.part.strides[point.name]), point.condition]
+        elif expr is not None and expr.row.kind is OpKind.INDEX:
+            places = [index_element(expr, point.index, point.condition, self.part.tensors)]
+        elements = frozenset[Scalar]().union(*(at.elements for at in places))
+        return sorted(elements, key=lambda element: element.sort_key)
+
     def loads_vector(self, point: Point, position: Scalar) -> bool:
         """True if one vector load can read an input's elements for all lanes."""
         dtype, aligned = self.dtype_of(point.name), self.alignment(point.name)
@@ -203,6 +218,18 @@ class Context:
         if isinstance(operand, Literal):
             return of_number(operand.value)
         return self.part.tensors[operand].dtype
+
+    def needs(self, name: str) -> Needs:
+        """The symbols on which the result of a reduction depends."""
+        if name in self.carried:
+            return self.slot.symbols | {ROOT}
+        lanes = self.lane_symbol.symbols if self.lane_is_kept else NONE
+        # The reduction of a row stays in the loop over a group's rows.
+        return lanes | {self.home} | (self.group_step.symbols if self.is_of_row(name) else NONE)
+
+    def is_of_row(self, name: str) -> bool:
+        """True for a value with an element for each row of a group."""
+        return not set(self.scheduled.rows).isdisjoint(self.part.axes(name))
 
     def is_stream(self, name: str) -> bool:
         """True for a row's sum that the CPU computes as a Stream: in an order that does not depend

@@ -9,97 +9,79 @@ clamped:  const i32 i = i_x < n - 1 ? i_x : n - 1;       all threads go on, but 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Coordinate, If, Let
 from thunder_fuser.lower.scope import Scope
+from thunder_fuser.lower.state import KernelState
 from thunder_fuser.schedule.loop_index import Edge, Guard
 
 
-class OpenGuards:
-    """The guards of one kernel that are not put yet.
+def define(scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
+    """Defines the variable of an axis or loop."""
+    scope.put(Let(str(variable), None, value))
+    scope.symbols = scope.symbols | variable.symbols
 
-    row_condition: true where clamped positions lie inside the tensor. scan_condition: the same of
-    the scanned axis alone.
+
+def put_ready(state: KernelState, scope: Scope) -> Scope:
+    """Puts the guards that depend only on blocks, threads and rows.
+
+    No thread may skip a barrier. So before barriers kept axes are clamped, and guards of
+    reduced axes are left to the nests. A pointwise kernel has no barriers and skips all work.
     """
-
-    def __init__(self, ctx: Context) -> None:
-        self.ctx, self.open = ctx, list(ctx.loops.guards)
-        self.row_condition = self.scan_condition = const(1)
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """A block of code: guards that are put inside it are open again behind it."""
-        before = list(self.open), self.row_condition, self.scan_condition
-        yield
-        self.open, self.row_condition, self.scan_condition = before
-
-    @staticmethod
-    def define(scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
-        """Defines the variable of an axis or loop."""
-        scope.put(Let(str(variable), None, value))
-        scope.symbols = scope.symbols | variable.symbols
-
-    def guard(self, scope: Scope) -> Scope:
-        """Puts the guards that depend only on blocks, threads and rows.
-
-        No thread may skip a barrier. So before barriers kept axes are clamped, and guards of
-        reduced axes are left to the nests. A pointwise kernel has no barriers and skips all work.
-        """
-        if not self.ctx.part.reductions and not self.ctx.part.scans:
-            for guard in self.ready(scope):
-                scope = self.enter(scope, guard)
-            return scope
-        for guard in self.ready(scope):
-            if guard.is_reduction and not self.ctx.part.scans:
-                self.open.append(guard)
-            else:
-                self.clamp(scope, guard)
+    if not state.ctx.part.reductions and not state.ctx.part.scans:
+        for guard in take_ready(state, scope):
+            scope = enter(state.ctx, scope, guard)
         return scope
-
-    def clamp(self, scope: Scope, guard: Guard) -> None:
-        """Clamps the index: past the end the last element is read again, and nothing is stored."""
-        self.define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
-        self.row_condition = conjunction([self.row_condition, valid(guard)])
-        if guard.is_reduction:
-            self.scan_condition = conjunction([self.scan_condition, valid(guard)])
-
-    def clip(self, scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:
-        """The extent of a loop that ends where its guard fails. The guard must only shorten it."""
-        self.define(scope, guard.variable, guard.value)
-        return minimum(extent, guard.extent - (guard.value - variable))
-
-    def ready(self, scope: Scope) -> list[Guard]:
-        """Removes and returns the open guards whose values are known in the scope, innermost axes
-        last."""
-        ready: list[Guard] = []
-        symbols = scope.symbols
-        while known := [guard for guard in self.open if guard.value.symbols <= symbols]:
-            ready.append(known[0])
-            self.open.remove(known[0])
-            symbols |= known[0].variable.symbols
-        return ready
-
-    def enter(self, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:
-        """A block, inside a loop, in which the guard holds and its variable is defined."""
-        inner = scope.child()
-        inner.condition = valid(guard) if loop is None else valid_step(self.ctx, guard, loop)
-        self.define(inner, guard.variable, guard.value)
-        return inner
-
-    def close(self, scope: Scope, until: Scope) -> None:
-        """Puts each block made by `enter`, from the innermost out to `until`, into its If."""
-        while scope is not until:
-            assert scope.condition is not None and scope.parent is not None
-            scope.parent.put(If(scope.condition, tuple(scope.statements)))
-            scope = scope.parent
+    for guard in take_ready(state, scope):
+        if guard.is_reduction and not state.ctx.part.scans:
+            state.guards.append(guard)
+        else:
+            clamp(state, scope, guard)
+    return scope
 
 
-# ---- conditions
+def clamp(state: KernelState, scope: Scope, guard: Guard) -> None:
+    """Clamps the index: past the end the last element is read again, and nothing is stored."""
+    define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
+    state.row_condition = conjunction([state.row_condition, valid(guard)])
+    if guard.is_reduction:
+        state.scan_condition = conjunction([state.scan_condition, valid(guard)])
+
+
+def clip(scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:
+    """The extent of a loop that ends where its guard fails. The guard must only shorten it."""
+    define(scope, guard.variable, guard.value)
+    return minimum(extent, guard.extent - (guard.value - variable))
+
+
+def take_ready(state: KernelState, scope: Scope) -> list[Guard]:
+    """Removes and returns the open guards whose values are known in the scope, innermost axes
+    last."""
+    ready: list[Guard] = []
+    symbols = scope.symbols
+    while known := [guard for guard in state.guards if guard.value.symbols <= symbols]:
+        ready.append(known[0])
+        state.guards.remove(known[0])
+        symbols |= known[0].variable.symbols
+    return ready
+
+
+def enter(ctx: Context, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:
+    """A block, inside a loop, in which the guard holds and its variable is defined."""
+    inner = scope.child()
+    inner.condition = valid(guard) if loop is None else valid_step(ctx, guard, loop)
+    define(inner, guard.variable, guard.value)
+    return inner
+
+
+def close(scope: Scope, until: Scope) -> None:
+    """Puts each block made by `enter`, from the innermost out to `until`, into its If."""
+    while scope is not until:
+        assert scope.condition is not None and scope.parent is not None
+        scope.parent.put(If(scope.condition, tuple(scope.statements)))
+        scope = scope.parent
 
 
 def valid(guard: Guard) -> Scalar:

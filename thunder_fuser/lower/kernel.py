@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
+from typing import Any
 from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
@@ -308,6 +309,7 @@ Definition = Let | Array | Words | Variable | Stream
 Statement = Definition | Set | Accumulate | Store | Prefetch | Call | For | If | Block
 
 ALL = 0
+BODIES = ("body", "otherwise")  # the fields that hold statements
 
 # Device functions with a barrier, which all threads of a block must call. REDUCES combine values.
 REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster"})
@@ -328,19 +330,17 @@ def statements_in(statements: Iterable[Statement]) -> Iterator[Statement]:
             yield from statements_in((*s.body, *s.otherwise) if isinstance(s, If) else s.body)
 
 
+def with_bodies(s: Statement, change: Callable[[tuple[Statement, ...]], object]) -> Statement:
+    """The statement with its bodies changed, if it has any."""
+    changed: Any = {name: change(getattr(s, name)) for name in BODIES if hasattr(s, name)}
+    return replace(s, **changed) if changed else s
+
+
 def rewritten(
     statements: Iterable[Statement], change: Callable[[Statement], Statement]
 ) -> tuple[Statement, ...]:
     """The statements, each changed after the statements in its body."""
-    changed: list[Statement] = []
-    for s in statements:
-        if isinstance(s, For | Block):
-            s = replace(s, body=rewritten(s.body, change))
-        elif isinstance(s, If):
-            bodies = rewritten(s.body, change), rewritten(s.otherwise, change)
-            s = replace(s, body=bodies[0], otherwise=bodies[1])
-        changed.append(change(s))
-    return tuple(changed)
+    return tuple(change(with_bodies(s, lambda body: rewritten(body, change))) for s in statements)
 
 
 _WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
@@ -408,7 +408,7 @@ class Kernel:
 # ---- text
 
 Marks = Mapping[int, str]  # {id of a statement: what is wrong with it}
-_HIDDEN = ("body", "otherwise", "comment")
+_HIDDEN = (*BODIES, "comment")
 
 
 def statements_text(statements: Iterable[Statement], marks: Marks | None = None) -> str:

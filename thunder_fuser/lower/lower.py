@@ -21,26 +21,26 @@ on to the loads. Each value is put into the outermost scope with the loop variab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
-from thunder_fuser.analysis.part import Demand, offset
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction
+from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, values
 from thunder_fuser.lower import kernel as nodes
-from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.groups import RowGroups
 from thunder_fuser.lower.kernel_passes.passes import run_passes
 from thunder_fuser.lower.kernel_passes.verify import verify_kernel
-from thunder_fuser.lower.nests import Nests, Work
+from thunder_fuser.lower.nests import Work
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
 from thunder_fuser.lower.size_arguments import with_free_sizes
+from thunder_fuser.lower.state import KernelState, Window
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
@@ -68,204 +68,174 @@ def stack_bytes(kernel: nodes.Kernel) -> int:
 
 def unfinished(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     """The kernel before its passes."""
-    return _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
+    return kernel_of(Context(with_free_sizes(scheduled)), name)
 
 
-class _Lowerer:
-    """Builds one kernel. `values` makes and finds values; `nests` writes loops over them."""
+def kernel_of(ctx: Context, name: str) -> nodes.Kernel:
+    """The kernel of a context, before its passes."""
+    state, tile = KernelState(ctx), ctx.scheduled.tile
+    body = _root_body(state) if tile is None else _phases(state, tile)
+    # Tensors that never reach memory count too: a reshape computes with positions in them.
+    names = (*ctx.part.inputs, *ctx.part.producer)
+    sizes = [prod(map(int, ctx.part.tensors[n].sizes)) for n in names]
+    reach = [int(ctx.elements(n)) - 1 for n in ctx.part.global_tensors]
+    work = prod(int(axis.extent.value) for axis in ctx.scheduled.axes)
+    # Guards compare positions past the last element.
+    beyond = [int(guard.value.hi) for guard in ctx.loops.guards]
+    params = ctx.scheduled.params
+    rows = ParallelType.CLUSTER if ctx.cluster > 1 else ParallelType.BIDY
+    return nodes.Kernel(
+        name,
+        _parameters(ctx.part),
+        tuple(body),
+        (ctx.extent(ParallelType.BIDX), ctx.extent(rows)),
+        ctx.threads,
+        state.shared.bytes,
+        max([*sizes, *reach, *beyond, work, state.largest_index]) > INT32_MAX,
+        work,
+        # A CPU's params contain a size, which must not be in the text.
+        params.scheduler if ctx.is_cpu else str(params),
+        ctx.cluster,
+        params.blocks,
+        tuple(state.checks),
+    )
 
-    def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
-        self.ctx, self.part, self.demand, self.loops = ctx, ctx.part, ctx.demand, ctx.loops
-        self.nests = Nests(ctx, tiles or {})
-        self.values, self.sums, self.guards = self.nests.values, self.nests.sums, self.nests.guards
 
-    # ---- the kernel
+def _parameters(part: Part) -> tuple[nodes.Parameter, ...]:
+    shared = {name for pair in part.overwrites for name in pair}
 
-    def kernel(self, name: str) -> nodes.Kernel:
-        tile = self.ctx.scheduled.tile
-        body = self._root_body() if tile is None else self._phases(tile)
-        # Tensors that never reach memory count too: a reshape computes with positions in them.
-        names = (*self.part.inputs, *self.part.producer)
-        sizes = [prod(map(int, self.part.tensors[n].sizes)) for n in names]
-        reach = [int(self.ctx.elements(n)) - 1 for n in self.part.global_tensors]
-        work = prod(int(axis.extent.value) for axis in self.ctx.scheduled.axes)
-        # Guards compare positions past the last element.
-        beyond = [int(guard.value.hi) for guard in self.loops.guards]
-        params = self.ctx.scheduled.params
-        rows = ParallelType.CLUSTER if self.ctx.cluster > 1 else ParallelType.BIDY
-        return nodes.Kernel(
-            name,
-            self._parameters(),
-            tuple(body),
-            (self.ctx.extent(ParallelType.BIDX), self.ctx.extent(rows)),
-            self.ctx.threads,
-            self.values.shared.bytes,
-            max([*sizes, *reach, *beyond, work, self.values.largest_index]) > INT32_MAX,
-            work,
-            # A CPU's params contain a size, which must not be in the text.
-            params.scheduler if self.ctx.is_cpu else str(params),
-            self.ctx.cluster,
-            params.blocks,
-            tuple(self.values.checks),
-        )
+    def parameter(name: str, kind: nodes.Kind) -> nodes.Parameter:
+        view = part.tensors[name]
+        if kind == "input" and view.by_value:
+            return nodes.Parameter(name, view.dtype.compute, "scalar")
+        return nodes.Parameter(name, view.dtype, kind, name in shared)
 
-    def _parameters(self) -> tuple[nodes.Parameter, ...]:
-        shared = {name for pair in self.part.overwrites for name in pair}
+    inputs = (parameter(name, "input") for name in part.inputs)
+    return (*inputs, *(parameter(name, "output") for name in part.outputs))
 
-        def parameter(name: str, kind: nodes.Kind) -> nodes.Parameter:
-            view = self.part.tensors[name]
-            if kind == "input" and view.by_value:
-                return nodes.Parameter(name, view.dtype.compute, "scalar")
-            return nodes.Parameter(name, view.dtype, kind, name in shared)
 
-        inputs = (parameter(name, "input") for name in self.part.inputs)
-        return (*inputs, *(parameter(name, "output") for name in self.part.outputs))
+def _root_body(state: KernelState) -> tuple[nodes.Statement, ...]:
+    """Coordinates, guards, and the nests inside them. A CPU walks blocks in a loop."""
+    ctx, loops = state.ctx, state.ctx.loops.loops
+    blocks = [a for a in ctx.root_loops if not loops[a.name].is_const]
+    outer = Scope(frozenset())
+    root = Scope(frozenset([ROOT]))
+    if ctx.is_cpu:
+        root = outer.child(ROOT, *(str(loops[a.name]) for a in blocks))
+    for axis in () if ctx.is_cpu else blocks:
+        # With a bound the compiler drops the tests of all steps of a loop but the last.
+        is_bounded = axis.parallel is not ParallelType.BIDX and bool(ctx.loops.guards)
+        below = axis.extent.value if is_bounded and axis.extent.is_known else None
+        guards.define(root, loops[axis.name], nodes.Coordinate(axis.parallel, below))
+    inner = guards.put_ready(state, root)
+    if ctx.cluster > 1 and not ctx.scheduled.rows:
+        accumulators.make_gates_of_sums(state, inner)
+    if ctx.carried:
+        _walk_rows(state, inner)
+    elif ctx.scheduled.rows:
+        groups.put(state, inner)
+    else:
+        _nests(state, inner)
+    guards.close(inner, root)
+    around = [(loops[a.name], a.extent, a.parallel) for a in blocks if ctx.is_cpu]
+    return (*outer.statements, *loops_around(root.statements, around))
 
-    def _phases(self, tile: Tile) -> list[nodes.Statement]:
-        """The phases that read tiles, compute and write tiles, with barriers between them."""
-        names = [*(p.name for p in tile.loads), *tile.stores]
-        body: list[nodes.Statement] = [
-            self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
-            for n in names
+
+# ---- rows that one block or cluster walks
+
+
+def _walk_rows(state: KernelState, scope: Scope) -> None:
+    """The nests for each row that the block or cluster walks, then the sums over the rows: those of
+    threads that walked different rows are combined, and the first of these threads stores."""
+    ctx, variables = state.ctx, state.ctx.loops.loops
+    for name in ctx.carried:
+        accumulators.declare(ctx, scope, name)
+    inner = scope.child(ROW, *(str(variables[axis.name]) for axis in ctx.row_loops))
+    with state.inside():
+        loops = [
+            (variables[axis.name], _rows_of_block(state, inner, axis), axis.parallel)
+            for axis in ctx.row_loops
         ]
-        for number, phase in enumerate(phases(self.ctx, tile)):
-            lowerer = _Lowerer(phase.ctx, phase.put)
-            for point, window in phase.kept.items():
-                lowerer.values.buffers.keep(point, window)
-            body += [nodes.Call("sync_threads")] * (number > 0)
-            body.append(nodes.Block(phase.what, lowerer._root_body()))
-            largest = lowerer.values.largest_index
-            self.values.largest_index = max(self.values.largest_index, largest)
-        return body
+        guarded = guards.put_ready(state, inner)
+        _nests(state, guarded)
+        guards.close(guarded, inner)
+    scope.statements += loops_around(inner.statements, loops)
+    rows = [a for a in ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
+    for name in ctx.carried if rows and ctx.threads[1] > 1 else ():
+        scope.put(accumulators.join_threads(ctx, name, "y"))
+    state.row_condition = ctx.first_of(rows)
+    nests.put(state, scope, Work(results=ctx.carried))
 
-    def _root_body(self) -> tuple[nodes.Statement, ...]:
-        """Coordinates, guards, and the nests inside them. A CPU walks blocks in a loop."""
-        ctx, loops = self.ctx, self.loops.loops
-        blocks = [a for a in ctx.root_loops if not loops[a.name].is_const]
-        outer = Scope(frozenset())
-        root = Scope(frozenset([ROOT]))
-        if ctx.is_cpu:
-            root = outer.child(ROOT, *(str(loops[a.name]) for a in blocks))
-        for axis in () if ctx.is_cpu else blocks:
-            self.guards.define(root, loops[axis.name], self._coordinate(axis))
-        inner = self.guards.guard(root)
-        if ctx.cluster > 1 and not ctx.scheduled.rows:
-            self.sums.open_gates(inner)
-        if ctx.carried:
-            self._walk_rows(inner)
-        elif ctx.scheduled.rows:
-            RowGroups(self.nests).put(inner)
-        else:
-            self._nests(inner)
-        self.guards.close(inner, root)
-        around = [(loops[a.name], a.extent, a.parallel) for a in blocks if ctx.is_cpu]
-        return (*outer.statements, *loops_around(root.statements, around))
 
-    def _coordinate(self, axis: IterDomain) -> nodes.Coordinate:
-        """A block's or thread's number. If there are guards it has its bound: with that the
-        compiler drops the tests of all steps of a loop but the last."""
-        bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
-        return nodes.Coordinate(
-            axis.parallel, axis.extent.value if bounded and axis.extent.is_known else None
-        )
-
-    # ---- rows that one block or cluster walks
-
-    def _walk_rows(self, scope: Scope) -> None:
-        """The nests for each row that the block or cluster walks, then the sums over the rows."""
-        ctx, variables = self.ctx, self.loops.loops
-        for name in ctx.carried:
-            self.sums.declare(scope, name)
-        inner = scope.child(ROW, *(str(variables[axis.name]) for axis in ctx.row_loops))
-        with self.guards.inside():
-            loops = [
-                (variables[axis.name], self._rows_of_block(inner, axis), axis.parallel)
-                for axis in ctx.row_loops
-            ]
-            guarded = self.guards.guard(inner)
-            self._nests(guarded)
-            self.guards.close(guarded, inner)
-        scope.statements += loops_around(inner.statements, loops)
-        if ctx.carried:
-            self._store_sums(scope)
-
-    def _rows_of_block(self, scope: Scope, axis: IterDomain) -> Scalar:
-        """The number of rows that a block walks. It stops at the last row if all its threads work
-        on one row. Threads on several rows go on together, and mask the rows behind the last.
-        """
-        extent, variable = axis.extent, self.loops.loops[axis.name]
-        if self.ctx.threads[1] > 1:
-            return extent
-        for guard in self.guards.ready(scope):
-            if guard.only_shortens(variable):
-                extent = self.guards.clip(scope, guard, variable, extent)
-            else:
-                self.guards.open.append(guard)
+def _rows_of_block(state: KernelState, scope: Scope, axis: IterDomain) -> Scalar:
+    """The number of rows that a block walks. It stops at the last row if all its threads work
+    on one row. Threads on several rows go on together, and mask the rows behind the last.
+    """
+    extent, variable = axis.extent, state.ctx.loops.loops[axis.name]
+    if state.ctx.threads[1] > 1:
         return extent
+    for guard in guards.take_ready(state, scope):
+        if guard.only_shortens(variable):
+            extent = guards.clip(scope, guard, variable, extent)
+        else:
+            state.guards.append(guard)
+    return extent
 
-    def _store_sums(self, scope: Scope) -> None:
-        """Combines the sums of threads that walked different rows; the first of them stores."""
-        rows = [a for a in self.ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
-        for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
-            scope.put(self.sums.join_threads(name, "y"))
-        self.guards.row_condition = self.ctx.first_of(rows)
-        self.nests.put(scope, Work(results=self.ctx.carried))
 
-    # ---- nests
+# ---- nests
 
-    def _nests(self, scope: Scope) -> None:
-        self.values.buffers.declare(scope)
-        full = [p for p in self.demand.roots if self._in_nest(p) and not self._is_carried(p)]
-        count = 1 + max((self.demand.level[p] for p in full), default=-1)
-        for number in range(count):
-            self._nest(scope, number)
-        self._rows(scope, count)
 
-    def _in_nest(self, point: Point) -> bool:
-        return point in self.demand.operands.values() or self.ctx.is_full(point)
+def _nests(state: KernelState, scope: Scope) -> None:
+    """The passes over the reduced axes, then the results that have only kept axes. One of the
+    threads that share such a result stores it."""
+    ctx, demand = state.ctx, state.ctx.demand
+    buffers.declare(state, scope)
+    full = [p for p in demand.roots if _in_nest(ctx, p) and not _is_carried(ctx, p)]
+    count = 1 + max((demand.level[p] for p in full), default=-1)
+    for number in range(count):
+        _nest(state, scope, number)
+    kept = [n for n, p in demand.results.items() if not _in_nest(ctx, p) and n not in ctx.carried]
+    if kept:
+        state.nest = count
+        # All blocks of a cluster may store equal values, but not over the values' own operands.
+        first = ctx.first_thread(of_cluster=bool(ctx.part.overwrites))
+        nests.put_rows(state, scope, kept, conjunction([state.row_condition, first]))
 
-    def _is_carried(self, point: Point) -> bool:
-        return point.name in self.ctx.carried and point.name in self.demand.results
 
-    def _nest(self, scope: Scope, number: int) -> None:
-        """One pass: accumulates the reductions and stores the full results of this level."""
-        ctx, demand = self.ctx, self.demand
-        scans = [expr.outputs[0] for expr in self.part.scans]
-        here = {n: p for n, p in demand.operands.items() if demand.level[p] == number}
-        reductions = [n for n in here if n not in scans]
-        results = [
-            n
-            for n, p in demand.results.items()
-            if ctx.is_full(p) and demand.level[p] == number and not self._is_carried(p)
-        ]
-        self.values.buffers.nest = number
-        declared = [name for name in reductions if name not in ctx.carried]
-        for name in declared:
-            self.sums.declare(scope, name)
-        for name in scans:
-            self.sums.declare_scan(scope, name)
-        plain, looked_up = row_loads(ctx) if number == 0 else ([], [])
-        self.values.put_all(plain, scope)
-        if self.loops.edge is not None and number == 0 and self.values.buffers.keeps_vectors:
-            # The loads of all steps come first: behind the first step's branches they would wait.
-            self.nests.put(scope, Work())
-        self.nests.put(scope, Work(reductions, results))
-        self.values.put_all(looked_up, scope)
-        for name in declared:
-            self.sums.reduce_block(scope, name)
+def _in_nest(ctx: Context, point: Point) -> bool:
+    return point in ctx.demand.operands.values() or ctx.is_full(point)
 
-    def _rows(self, scope: Scope, count: int) -> None:
-        """Stores results that have only kept axes. One of the threads that share a result does."""
-        names = [
-            name
-            for name, point in self.demand.results.items()
-            if not self._in_nest(point) and name not in self.ctx.carried
-        ]
-        if names:
-            self.values.buffers.nest = count
-            # All blocks of a cluster may store equal values, but not over the values' own operands.
-            first = self.ctx.first_thread(of_cluster=bool(self.part.overwrites))
-            self.nests.put_rows(scope, names, conjunction([self.guards.row_condition, first]))
+
+def _is_carried(ctx: Context, point: Point) -> bool:
+    return point.name in ctx.carried and point.name in ctx.demand.results
+
+
+def _nest(state: KernelState, scope: Scope, number: int) -> None:
+    """One pass: accumulates the reductions and stores the full results of this level."""
+    ctx, demand = state.ctx, state.ctx.demand
+    scans = [expr.outputs[0] for expr in ctx.part.scans]
+    here = {n: p for n, p in demand.operands.items() if demand.level[p] == number}
+    reductions = [n for n in here if n not in scans]
+    results = [
+        n
+        for n, p in demand.results.items()
+        if ctx.is_full(p) and demand.level[p] == number and not _is_carried(ctx, p)
+    ]
+    state.nest = number
+    declared = [name for name in reductions if name not in ctx.carried]
+    for name in declared:
+        accumulators.declare(ctx, scope, name)
+    for name in scans:
+        accumulators.declare_scan(ctx, scope, name)
+    plain, looked_up = row_loads(ctx) if number == 0 else ([], [])
+    values.put_all(state, plain, scope)
+    if ctx.loops.edge is not None and number == 0 and buffers.keeps_vectors(state):
+        # The loads of all steps come first: behind the first step's branches they would wait.
+        nests.put(state, scope, Work())
+    nests.put(state, scope, Work(reductions, results))
+    values.put_all(state, looked_up, scope)
+    for name in declared:
+        accumulators.reduce_block(state, scope, name)
 
 
 # ---- early loads of rows
@@ -291,7 +261,7 @@ def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
     rows = [p for n, p in demand.results.items() if p not in full and n not in ctx.carried]
     read = [p for p in demand.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
     loaded = [p for p in read if not part.tensors[p.name].by_value]
-    needs = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in read}
+    needs = {p: ctx.lookups(p) for p in loaded}
     known = [p for p in loaded if not any(_is_late(ctx, at) for at in needs[p])]
     return [p for p in known if not needs[p]], [p for p in known if needs[p]]
 
@@ -314,45 +284,34 @@ def _is_late(ctx: Context, element: Scalar) -> bool:
 # ---- tiles
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """One phase of a kernel that transposes tiles in shared memory. It has its own loops.
-
-    kept: the points that it reads from tiles. put: the results that it writes to tiles.
-    """
-
-    what: str
-    ctx: Context
-    kept: dict[Point, Window]
-    put: dict[str, Window]
-
-
-def phases(compute: Context, tile: Tile) -> list[Phase]:
-    """The phases: read, compute and write. The first and the last are there if tiles need them.
+def _phases(state: KernelState, tile: Tile) -> list[nodes.Statement]:
+    """The phases, each with its own loops. The first and the last are there if tiles need them.
 
     read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
     compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
     write:    for results in the other order, after a barrier:  T2[...] = T2_t[moved]
     """
-    scheduled = compute.scheduled
-    loaded = {p.name: Window(f"{p.name}_t", tile.moved) for p in tile.loads}
-    kept = {compute.at_loops(p): Window(f"{p.name}_t", tile.computed) for p in tile.loads}
-    put = {name: Window(f"{name}_t", tile.computed) for name in tile.stores}
-    listed = [Phase("compute", compute, kept, put)]
-    if tile.loads:
-        listed.insert(0, Phase("read", _moving(scheduled, tile, tile.loads), {}, loaded))
-    if tile.stores:
-        points = tuple(scheduled.part.demand.results[name] for name in tile.stores)
-        ctx = _moving(scheduled, tile, points)
-        windows = {ctx.at_loops(p): Window(f"{p.name}_t", tile.moved) for p in points}
-        listed.append(Phase("write", ctx, windows, {}))
-    return listed
+    scheduled, body = state.ctx.scheduled, list[nodes.Statement]()
+    loads, stores = [p.name for p in tile.loads], tile.stores
+    for name in (*loads, *stores):
+        body.append(state.shared.array(f"{name}_t", state.ctx.dtype_of(name), tile.elements))
 
+    def put(what: str, ctx: Context, read: Iterable[Point], written: Iterable[str]) -> None:
+        """Puts a phase, which reads points from tiles and writes values to tiles."""
+        at = tile.computed if ctx is state.ctx else tile.moved
+        windows = {name: Window(f"{name}_t", at) for name in written}
+        phase = KernelState(ctx, windows, state.shared, state.checks)
+        for point in read:
+            buffers.keep(phase, ctx.at_loops(point), Window(f"{point.name}_t", at))
+        barrier = [nodes.Call("sync_threads")] if isinstance(body[-1], nodes.Block) else []
+        body.extend([*barrier, nodes.Block(what, _root_body(phase))])
+        state.largest_index = max(state.largest_index, phase.largest_index)
 
-def _moving(scheduled: ScheduledFusion, tile: Tile, points: tuple[Point, ...]) -> Context:
-    """The context of a phase that only moves these points, in the tile's own loops."""
-    ctx = Context(replace(scheduled, transforms=tile.transforms))
-    moved = {point.name: ctx.at_loops(point) for point in points}
-    level = dict.fromkeys(moved.values(), 0)
-    ctx.demand = Demand({}, level, tuple(level), moved, {})
-    return ctx
+    moving = replace(scheduled, transforms=tile.transforms)  # the tile's own loops
+    if loads:
+        put("read", Context(moving, tile.loads), (), loads)
+    put("compute", state.ctx, tile.loads, stores)
+    if stores:
+        results = [scheduled.part.demand.results[name] for name in stores]
+        put("write", Context(moving, results), results, ())
+    return body

@@ -49,17 +49,12 @@ def _branched(statements: Statements, around: frozenset[str]) -> Statements | No
             branched = _best(statements, at, frozenset(defined), is_lanes)
             if branched is not None:
                 return branched
-        if isinstance(s, nodes.For | nodes.Block):
-            inner = {s.variable} if isinstance(s, nodes.For) else set[str]()
-            body = _branched(s.body, frozenset(defined | inner))
+        inner = {s.variable} if isinstance(s, nodes.For) else set[str]()
+        for name in nodes.BODIES:
+            body = _branched(getattr(s, name, ()), frozenset(defined | inner))
             if body is not None:
-                return (*statements[:at], replace(s, body=body), *statements[at + 1 :])
-        elif isinstance(s, nodes.If):
-            for name in ("body", "otherwise"):
-                body = _branched(getattr(s, name), frozenset(defined))
-                if body is not None:
-                    changed: Any = {name: body}
-                    return (*statements[:at], replace(s, **changed), *statements[at + 1 :])
+                changed: Any = {name: body}
+                return (*statements[:at], replace(s, **changed), *statements[at + 1 :])
         defined |= _defines(s)
     return None
 
@@ -183,11 +178,7 @@ def _live(statements: Sequence[nodes.Statement], read: set[str], needed: set[str
     for s in reversed(statements):
         if isinstance(s, nodes.Let) and s.name in read and s.name not in needed:
             continue
-        if isinstance(s, nodes.For | nodes.Block):
-            s = replace(s, body=_live(s.body, read, needed))
-        elif isinstance(s, nodes.If):
-            bodies = (_live(body, read, needed) for body in (s.body, s.otherwise))
-            s = nodes.If(s.condition, *bodies)
+        s = nodes.with_bodies(s, lambda body: _live(body, read, needed))
         needed.update(_names([s]))
         kept.append(s)
     return tuple(reversed(kept))

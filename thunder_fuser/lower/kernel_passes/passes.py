@@ -85,7 +85,7 @@ def unroll(kernel: nodes.Kernel) -> nodes.Kernel:
 def _factor(loop: nodes.For, registers: int) -> int:
     if loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE):
         return nodes.ALL
-    if _reduces(loop.body):
+    if any(nodes.called(s) in nodes.REDUCES for s in nodes.statements_in(loop.body)):
         return 1
     if loop.extent.is_known and loop.extent.value <= SHORT_LOOP:
         return nodes.ALL
@@ -103,14 +103,6 @@ def _loaded(statements: tuple[nodes.Statement, ...]) -> int:
         elif isinstance(s, nodes.Block):
             total += _loaded(s.body)
     return total
-
-
-def _reduces(statements: tuple[nodes.Statement, ...]) -> bool:
-    return any(
-        nodes.called(s) in nodes.REDUCES
-        or (isinstance(s, nodes.For | nodes.If) and _reduces(s.body))
-        for s in statements
-    )
 
 
 def collect_accumulators(kernel: nodes.Kernel) -> nodes.Kernel:

@@ -189,6 +189,10 @@ class _Verifier:
             elif isinstance(node, nodes.Load):
                 self.inside(node.buffer, node.position, node.width)
 
+    def declared(self, name: str) -> Declaration | None:
+        entry = self.names.get(name)
+        return None if entry is None else entry.declared
+
     def known(self, name: str) -> None:
         entry = self.names.get(name)
         if entry is not None:
@@ -198,11 +202,9 @@ class _Verifier:
 
     def written(self, name: str) -> None:
         """Checks a name that a statement writes."""
-        entry = self.names.get(name)
-        if entry is None:
-            return
-        is_input = isinstance(entry.declared, nodes.Parameter) and entry.declared.kind != "output"
-        if is_input or isinstance(entry.declared, nodes.Let | nodes.For):
+        declared = self.declared(name)
+        is_input = isinstance(declared, nodes.Parameter) and declared.kind != "output"
+        if is_input or isinstance(declared, nodes.Let | nodes.For):
             self.refuse(f"{name} is written, but is no variable, array or result")
 
     # ---- bounds
@@ -211,19 +213,15 @@ class _Verifier:
         """Checks the index of an array, and that of a vector."""
         if lane.at is not None:
             self.inside(lane.array, lane.at)
-        entry = self.names.get(lane.array)
-        if (
-            lane.lane is not None
-            and entry is not None
-            and isinstance(entry.declared, nodes.Array | nodes.Let)
-        ):
-            self.within(f"{lane.array}'s lane", lane.lane, 1, entry.declared.width)
+        declared = self.declared(lane.array)
+        if lane.lane is not None and isinstance(declared, nodes.Array | nodes.Let):
+            self.within(f"{lane.array}'s lane", lane.lane, 1, declared.width)
 
     def inside(self, array: str, at: Scalar, width: int = 1) -> None:
         """Checks `width` elements of an array, from `at` on."""
-        entry = self.names.get(array)
-        if entry is not None and isinstance(entry.declared, nodes.Array):
-            self.within(array, at, width, entry.declared.count)
+        declared = self.declared(array)
+        if isinstance(declared, nodes.Array):
+            self.within(array, at, width, declared.count)
 
     def within(self, what: str, at: Scalar, width: int, count: int) -> None:
         known = self.bounded(at)
