@@ -21,7 +21,7 @@ from thunder_fuser.host.call import recompiles as guards
 from thunder_fuser.options import OPTIONS, option, options
 from thunder_fuser.runtime import toolchain
 
-TOPICS = OPTIONS["log"].choices
+TOPICS = OPTIONS["log"].choices[:-1]  # the last is `all`
 HERE = Path(__file__).name
 
 

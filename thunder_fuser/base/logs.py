@@ -5,7 +5,8 @@
     thunder_fuser.kernels: fused_gelu_f32_pointwise: pointwise, reads ..., compiled in 312 ms
 
 A topic in the option is always logged, whatever the loggers' levels; without a handler it goes to
-stderr. Another topic is logged if its logger's level is DEBUG, as in Python's own modules.
+stderr. The last choice, all, is no topic. A topic that is not asked for is logged if its logger's
+level is DEBUG, as in Python's own modules.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thunder_fuser.base.stages import collected, is_collected
 from thunder_fuser.options import OPTIONS, option
 
 LOGGER = logging.getLogger("thunder_fuser")
-_LOGGERS = {str(topic): LOGGER.getChild(str(topic)) for topic in OPTIONS["log"].choices}
+_LOGGERS = {str(name): LOGGER.getChild(str(name)) for name in OPTIONS["log"].choices[:-1]}
 _FORMAT = logging.Formatter("%(name)s: %(message)s")
 
 
@@ -47,7 +48,7 @@ def log(topic: str, make: Callable[[], str]) -> None:
 
 def _is_asked(topic: str) -> bool:
     asked = option("log")
-    return asked != "" and topic in str(asked).replace(" ", "").split(",")
+    return asked != "" and not {topic, "all"}.isdisjoint(str(asked).replace(" ", "").split(","))
 
 
 @contextmanager

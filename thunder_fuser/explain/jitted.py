@@ -4,7 +4,7 @@
     thunder.jit(f)                                       itself
     thunderfx(f)                                         one for each graph that Thunder runs
     ThunderCompiler(...)                                 the same
-    torch.compile(f, backend=ThunderCompiler(...))       the same
+    torch.compile(f, backend=ThunderCompiler(...))       the same; also model.compile(backend=...)
 
 explain and the demo read Thunder's data through this file.
 """
@@ -169,11 +169,10 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 
     Raises InputError for a function that is none of the above, or was not called.
     """
-    backend = None
     graphs = [jitted]
     if thunder.compile_stats(jitted) is None:
-        backend = _backend_of(jitted)
-        graphs = [graph for info in backend.subgraph_infos for graph in info.thunder_compiled_fns]
+        infos = _backend_of(jitted).subgraph_infos
+        graphs = [graph for info in infos for graph in info.thunder_compiled_fns]
     called = [graph for graph in graphs if thunder.compile_stats(graph).last_traces]
     if not called:
         raise InputError(
@@ -204,14 +203,16 @@ def _backend_of(jitted: Any) -> Any:
         backend = getattr(backend, "compiler_fn", backend)
     if not hasattr(backend, "subgraph_infos"):
         raise InputError(
-            "explain", expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or a"
-            " function that torch.compile compiles with one", got=repr(jitted)[:80],
+            "explain", got=type(jitted).__name__,
+            expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or what it compiled",
+            do="with torch.compile, write backend=ThunderCompiler(executors=[fuser])",
         )  # fmt: skip
     return backend
 
 
 def _dynamo_context(jitted: Any) -> Any:
     """The context that torch.compile made for a module or function; None if it made none."""
+    jitted = getattr(jitted, "_compiled_call_impl", None) or jitted  # of model.compile()
     code = getattr(jitted, "__code__", None)
     if not hasattr(jitted, "_torchdynamo_orig_callable") or code is None:
         return getattr(jitted, "dynamo_ctx", None)
