@@ -52,8 +52,9 @@ def called(**given: Any) -> Jitted:
     return jitted
 
 
-def test_each_topic_tells_its_part(told: Any) -> None:
-    called(log=", ".join(map(str, TOPICS)))
+@pytest.mark.parametrize("asked", ["all", ", ".join(map(str, TOPICS))])
+def test_each_topic_tells_its_part(asked: str, told: Any) -> None:
+    called(log=asked)
     found = told()
     forward, backward = found["fusions"]
     assert forward.startswith("thunderFusion0: forward; ops ") and "amax" in forward

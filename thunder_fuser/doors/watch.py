@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from thunder_fuser.thunder_patches.torch_names import watch_for_thunder
+
 # {a module that keeps names: the module of ours that registers one there}
 REGISTERS = {
     "thunder.recipes": "thunder_fuser.doors.recipes",
@@ -48,8 +50,9 @@ class _Behind(MetaPathFinder):
         return spec
 
 
-def register_names() -> None:
-    """Now where the module is there already, or else as soon as it is."""
+def watch_imports() -> None:
+    """Registers each name, now or behind the import; gives Thunder what a newer torch lacks."""
+    watch_for_thunder()
     for name, registers in REGISTERS.items():
         if name in sys.modules:
             import_module(registers)

@@ -196,7 +196,7 @@ def _backend_of(jitted: Any) -> Any:
     """The ThunderCompiler behind a function. It is known by its attributes, since importing its
     class takes seconds."""
     backend = getattr(jitted, "_backend", jitted)
-    if context := _dynamo_context(jitted):
+    if context := _dynamo_context(getattr(jitted, "_compiled_call_impl", None) or jitted):
         backend = context.callback
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
@@ -212,7 +212,6 @@ def _backend_of(jitted: Any) -> Any:
 
 def _dynamo_context(jitted: Any) -> Any:
     """The context that torch.compile made for a module or function; None if it made none."""
-    jitted = getattr(jitted, "_compiled_call_impl", None) or jitted  # of model.compile()
     code = getattr(jitted, "__code__", None)
     if not hasattr(jitted, "_torchdynamo_orig_callable") or code is None:
         return getattr(jitted, "dynamo_ctx", None)

@@ -74,6 +74,7 @@ def jit(
     checked = _checked(executors)
     if function is None:
         return partial(jit, executors=checked, **options)
+    _refuse_hooks(function)
     of_thunder = thunder.jit(function, executors=checked, **{SPLIT: True, **options})
     fast = FastPath(of_thunder, function, may_split=SPLIT not in options)
     fast.recipe = (jit, options)
@@ -81,6 +82,15 @@ def jit(
         of_thunder._forward_fn = fast.around(of_thunder._forward_fn)
         return of_thunder
     return fast.around(of_thunder)
+
+
+def _refuse_hooks(function: Callable[..., Any]) -> None:
+    """Raises OptionError for a module of FSDP2, whose hooks Thunder does not read."""
+    if any(each.__name__ == "FSDPModule" for each in type(function).__mro__):
+        raise OptionError(
+            "thunder_fuser.jit", expected="a module without FSDP2", got=type(function).__name__,
+            do="write model.compile(backend=ThunderCompiler(executors=[fuser]))",
+        )  # fmt: skip
 
 
 def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:

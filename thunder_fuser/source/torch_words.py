@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from thunder_fuser.errors import OptionError
@@ -28,25 +28,21 @@ WORDS = {
 }
 
 
-def words_among(keywords: Mapping[str, Any]) -> Iterable[str]:
-    """The keywords that are torch.compile's."""
-    return (name for name in WORDS if name in keywords)
-
-
 def advice_on(name: str, value: object) -> str:
-    """What to write in place of a keyword.
+    """What to write in place of a keyword; empty for one that is not torch.compile's.
 
-    >>> advice_on("mode", "reduce-overhead"), advice_on("mode", "default")
-    ('write fuser_cuda_graphs=True', 'leave it out')
+    >>> advice_on("mode", "reduce-overhead"), advice_on("mode", "default"), advice_on("cache", "")
+    ('write fuser_cuda_graphs=True', 'leave it out', '')
     """
-    return _MODES.get(str(value), WORDS[name]) if name == "mode" else WORDS[name]
+    advice = WORDS.get(name, "")
+    return _MODES.get(str(value), advice) if name == "mode" else advice
 
 
 def refuse_words(door: str, keywords: Mapping[str, Any]) -> None:
     """Raises OptionError for the first keyword of torch.compile."""
-    for name in words_among(keywords):
-        raise OptionError(
-            door, expected="keywords of thunder.jit",
-            got=f"{name}={keywords[name]!r}, which is torch.compile's",
-            do=advice_on(name, keywords[name]),
-        )  # fmt: skip
+    for name, value in keywords.items():
+        if advice := advice_on(name, value):
+            raise OptionError(
+                door, expected="keywords of thunder.jit",
+                got=f"{name}={value!r}, which is torch.compile's", do=advice,
+            )  # fmt: skip
