@@ -216,7 +216,8 @@ def test_the_environment_variable_and_handlers_of_the_user() -> None:
 )
 def test_a_wrong_topic_is_refused_with_the_nearest_one(text: str, nearest: str) -> None:
     topics = "fusions, kernels, cache, time, recompiles, graphs, all"
-    with pytest.raises(OptionError, match=f"option log: expected some of {topics}, got '") as caught, options(log=text):
+    words = f"option log: expected some of {topics}, got '"
+    with pytest.raises(OptionError, match=words) as caught, options(log=text):
         pass
     assert str(caught.value).endswith(f"To fix it: write {nearest}." if nearest else f"'{text}'")
 
