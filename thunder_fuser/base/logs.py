@@ -4,8 +4,8 @@
     THUNDER_FUSER_LOG=kernels,time python train.py
     thunder_fuser.kernels: fused_gelu_f32_pointwise: pointwise, reads ..., compiled in 312 ms
 
-A topic in the option, and each with `all`, is logged whatever the loggers' levels; without a handler
-it goes to stderr. Another is logged if its logger's level is DEBUG, as in Python's own modules.
+A topic in the option, and each with `all`, is logged whatever the levels; without a handler it goes
+to stderr. Another is logged if its logger's level is DEBUG, as in Python's own modules.
 """
 
 from __future__ import annotations
