@@ -14,16 +14,16 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from thunder_fuser.doors.watch import watch_imports
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import OPTIONS, options
 from thunder_fuser.target import Target
-from thunder_fuser.thunder_patches.torch_names import watch_for_thunder
 from thunder_fuser.versions import __version__, check_versions
 
 check_versions()
-watch_for_thunder()
+watch_imports()
 
 # Thunder warns when it is imported, which may be later, that its optional package is missing.
 warnings.filterwarnings("ignore", message="transformer_engine module not found!")

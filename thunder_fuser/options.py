@@ -176,8 +176,8 @@ OPTIONS: Mapping[str, Option] = {
         Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
         Option(
             "log", str, "", "topics to log, with commas between: fusions, kernels, cache, time,"
-            " recompiles, graphs", several=True,
-            choices=("fusions", "kernels", "cache", "time", "recompiles", "graphs"),
+            " recompiles, graphs, or all", several=True,
+            choices=("fusions", "kernels", "cache", "time", "recompiles", "graphs", "all"),
         ),
         Option(
             "progress", str, "on", "a line on stderr after 3 seconds of compiling: on (if it is a"

@@ -17,10 +17,15 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
+import thunder_fuser
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
-from thunder_fuser.errors import CommunicationError
+from thunder_fuser.doors.recipes import FuserRecipe
+from thunder_fuser.errors import CommunicationError, OptionError
 from thunder_fuser.executors.cuda_graphs.transform import why_on_host
 from thunder_fuser.executors.overlap.find import Finder, _calls
 from thunder_fuser.explain import report
@@ -29,6 +34,8 @@ from thunder_fuser.multi_device import MultiDeviceParams
 import thunder  # isort: skip
 from thunder.distributed import FSDPBucketingStrategy, FSDPType, ddp, fsdp  # isort: skip
 from thunder.core.transforms import add_transform  # isort: skip
+from thunder.dynamo import ThunderCompiler  # isort: skip
+from thunder.plugins import DDP, FSDP  # isort: skip
 from thunder.distributed.tensor_parallel.column_wise import (  # isort: skip
     TransformForColumnWiseParallel,
 )
@@ -129,6 +136,39 @@ def check_fsdp() -> None:
             part = gradients[name].chunk(size)[rank]
             torch.testing.assert_close(parameter.grad, part, msg=f"{name} {kind} {bucketing}")
         assert regions() >= 2
+
+
+def check_plugins() -> None:
+    """Thunder's plugins beside our recipe; the whole gradient with DDP, a part with FSDP."""
+    results, gradients = expected()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for plugin, parts in ((DDP(), 1), (FSDP(device=torch.device("cpu")), size)):
+        recipe = FuserRecipe(plugins=[plugin], fuser_strict=True)
+        model = thunder.compile(block(), recipe=recipe)
+        torch.testing.assert_close(step(model, batch(rank)), results[rank])
+        for name, parameter in parameters_of(model).items():
+            part = gradients[name].chunk(parts)[rank % parts]
+            torch.testing.assert_close(parameter.grad, part, msg=f"{name} {plugin}")
+        assert regions() >= 2
+
+
+def check_torch_wrappers() -> None:
+    """DDP around a jitted module; FSDP2 with the backend of torch.compile."""
+    results, gradients = expected()
+    rank = dist.get_rank()
+    sharded = fully_shard(block(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    with pytest.raises(OptionError, match="a module without FSDP2, got FSDPBlock"):
+        thunder_fuser.jit(sharded)
+    sharded.compile(backend=ThunderCompiler(executors=[fuser]))
+    for model in (DistributedDataParallel(thunder_fuser.jit(block())), sharded):
+        fuser.last_claims = None
+        torch.testing.assert_close(step(model, batch(rank)), results[rank])
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            gradient = gradient.full_tensor() if model is sharded else gradient
+            wanted = gradients[name.removeprefix("module.").removeprefix("_model.")]
+            torch.testing.assert_close(gradient, wanted, msg=name)
+        assert regions() >= 1
 
 
 def claimed(jitted: Any) -> tuple[dict[str, int], dict[str, int]]:
@@ -409,7 +449,7 @@ def main() -> None:
     run_checks((
         check_functional_collectives, check_functional_operations, check_all_to_all,
         check_gradients_of_what_one_device_has, check_broadcast_in_a_group, check_ddp, check_fsdp,
-        check_tensor_parallel, check_hidden_collectives,
+        check_plugins, check_torch_wrappers, check_tensor_parallel, check_hidden_collectives,
     ))  # fmt: skip
     leave()
 

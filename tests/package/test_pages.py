@@ -21,6 +21,7 @@ from thunder_fuser.__main__ import main
 PAGES = (
     "README.md",
     "docs/ten-minutes.md",
+    "docs/which-door.md",
     "docs/limitations.md",
     "docs/passes.md",
     "docs/stride-orders.md",
@@ -66,8 +67,8 @@ def test_notebook(notebook: Path, tmp_path: Path) -> None:
     assert run_script(script).strip()
 
 
-def test_there_are_four_scripts_and_two_notebooks() -> None:
-    assert (len(SCRIPTS), len(NOTEBOOKS)) == (4, 2)
+def test_there_are_five_scripts_and_two_notebooks() -> None:
+    assert (len(SCRIPTS), len(NOTEBOOKS)) == (5, 2)
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda one: one.name)

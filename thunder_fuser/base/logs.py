@@ -4,8 +4,8 @@
     THUNDER_FUSER_LOG=kernels,time python train.py
     thunder_fuser.kernels: fused_gelu_f32_pointwise: pointwise, reads ..., compiled in 312 ms
 
-A topic in the option is always logged, whatever the loggers' levels; without a handler it goes to
-stderr. Another topic is logged if its logger's level is DEBUG, as in Python's own modules.
+A topic in the option, and each with `all`, is logged whatever the levels; without a handler it goes
+to stderr. Another is logged if its logger's level is DEBUG, as in Python's own modules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thunder_fuser.base.stages import collected, is_collected
 from thunder_fuser.options import OPTIONS, option
 
 LOGGER = logging.getLogger("thunder_fuser")
-_LOGGERS = {str(topic): LOGGER.getChild(str(topic)) for topic in OPTIONS["log"].choices}
+_LOGGERS = {str(name): LOGGER.getChild(str(name)) for name in OPTIONS["log"].choices[:-1]}
 _FORMAT = logging.Formatter("%(name)s: %(message)s")
 
 
@@ -47,7 +47,7 @@ def log(topic: str, make: Callable[[], str]) -> None:
 
 def _is_asked(topic: str) -> bool:
     asked = option("log")
-    return asked != "" and topic in str(asked).replace(" ", "").split(",")
+    return asked != "" and not {topic, "all"}.isdisjoint(str(asked).replace(" ", "").split(","))
 
 
 @contextmanager

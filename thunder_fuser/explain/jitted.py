@@ -4,7 +4,7 @@
     thunder.jit(f)                                       itself
     thunderfx(f)                                         one for each graph that Thunder runs
     ThunderCompiler(...)                                 the same
-    torch.compile(f, backend=ThunderCompiler(...))       the same
+    torch.compile(f, backend=ThunderCompiler(...))       the same; also model.compile(backend=...)
 
 explain and the demo read Thunder's data through this file.
 """
@@ -169,11 +169,10 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 
     Raises InputError for a function that is none of the above, or was not called.
     """
-    backend = None
     graphs = [jitted]
     if thunder.compile_stats(jitted) is None:
-        backend = _backend_of(jitted)
-        graphs = [graph for info in backend.subgraph_infos for graph in info.thunder_compiled_fns]
+        infos = _backend_of(jitted).subgraph_infos
+        graphs = [graph for info in infos for graph in info.thunder_compiled_fns]
     called = [graph for graph in graphs if thunder.compile_stats(graph).last_traces]
     if not called:
         raise InputError(
@@ -197,15 +196,16 @@ def _backend_of(jitted: Any) -> Any:
     """The ThunderCompiler behind a function. It is known by its attributes, since importing its
     class takes seconds."""
     backend = getattr(jitted, "_backend", jitted)
-    if context := _dynamo_context(jitted):
+    if context := _dynamo_context(getattr(jitted, "_compiled_call_impl", None) or jitted):
         backend = context.callback
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
         backend = getattr(backend, "compiler_fn", backend)
     if not hasattr(backend, "subgraph_infos"):
         raise InputError(
-            "explain", expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or a"
-            " function that torch.compile compiles with one", got=repr(jitted)[:80],
+            "explain", got=type(jitted).__name__,
+            expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or what it compiled",
+            do="with torch.compile, write backend=ThunderCompiler(executors=[fuser])",
         )  # fmt: skip
     return backend
 

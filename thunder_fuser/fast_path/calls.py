@@ -16,7 +16,7 @@ A call that no guard accepts goes to Thunder, which compiles it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from inspect import unwrap
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.fast_path.autograd import connect
 from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
 from thunder_fuser.fast_path.torch_state import Environment, environment, without_autocast
+from thunder_fuser.source.torch_words import refuse_words
 from thunder_fuser.thunder_patches.fixes.argument_structure import structure_of
 from thunder_fuser.trace.proxies import bytes_of
 
@@ -47,12 +48,14 @@ SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
 
 
 def jit(
-    function: Callable[..., Any],
+    function: Callable[..., Any] | None = None,
     *,
     executors: Sequence[Executor | str] | None = None,
     **options: Any,
 ) -> Any:
     """thunder.jit with the fuser before Thunder's default executors; its calls run less Python.
+
+    Without a function it is a decorator: @thunder_fuser.jit(fuser_strict=True).
 
     executors: must contain the fuser. The default is the fuser and Thunder's default executors
     without those that fuse: for these, Thunder would cut the fuser's regions again. options: as for
@@ -65,9 +68,13 @@ def jit(
     - A call checks which arguments share memory only if the program writes in place.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
-    Raises OptionError if the fuser is not among the executors.
+    Raises OptionError if the fuser is not among the executors, and for torch.compile's keywords.
     """
+    refuse_words("thunder_fuser.jit", options)
     checked = _checked(executors)
+    if function is None:
+        return partial(jit, executors=checked, **options)
+    _refuse_hooks(function)
     of_thunder = thunder.jit(function, executors=checked, **{SPLIT: True, **options})
     fast = FastPath(of_thunder, function, may_split=SPLIT not in options)
     fast.recipe = (jit, options)
@@ -75,6 +82,15 @@ def jit(
         of_thunder._forward_fn = fast.around(of_thunder._forward_fn)
         return of_thunder
     return fast.around(of_thunder)
+
+
+def _refuse_hooks(function: Callable[..., Any]) -> None:
+    """Raises OptionError for a module of FSDP2, whose hooks Thunder does not read."""
+    if any(each.__name__ == "FSDPModule" for each in type(function).__mro__):
+        raise OptionError(
+            "thunder_fuser.jit", expected="a module without FSDP2", got=type(function).__name__,
+            do="write model.compile(backend=ThunderCompiler(executors=[fuser]))",
+        )  # fmt: skip
 
 
 def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:

@@ -21,6 +21,7 @@ from thunder_fuser.base.threads import first_time
 from thunder_fuser.errors import OptionError, OptionWarning, unknown_name
 from thunder_fuser.options import OPTIONS, Value, option, unknown_variables
 from thunder_fuser.rematerialization.policy import policy_of
+from thunder_fuser.source.torch_words import advice_on
 from thunder_fuser.source.warn import warn_at
 from thunder_fuser.store.store import root_of
 
@@ -33,12 +34,13 @@ def options_of_jit() -> dict[str, Value]:
     if data is None:
         return {}
     known = [_KEYWORD + name for name in OPTIONS]
-    for name in data.compile_options:
+    for name, value in data.compile_options.items():
         if name.startswith(_KEYWORD) and name not in known:
             raise unknown_name("thunder.jit", name, known)
-        if name in OPTIONS and first_time(("keyword", name)):
-            text = f"thunder.jit({name}=...) sets no option of the fuser; write"
-            warn_at("", f"{text} {_KEYWORD}{name}=...", OptionWarning)
+        advice = f"write {_KEYWORD}{name}=..." if name in OPTIONS else advice_on(name, value)
+        if advice and first_time(("keyword", name)):
+            text = f"thunder.jit({name}=...) sets no option of the fuser; {advice}"
+            warn_at("", text, OptionWarning)
     keywords = {
         name: get_compile_option(_KEYWORD + name, row.help) for name, row in OPTIONS.items()
     }

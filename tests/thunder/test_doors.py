@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to the fuser that Thunder and torch have: default executors, recipes, plugins, backends.
+
+What a jitted function gives beside other executors is in test_beside_executors.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from thunder.core.recipe import Plugin, Recipe
+from thunder.dynamo import ThunderCompiler, thunderfx
+from thunder.extend import set_default_executors
+from thunder.plugins import FP8, Profile, QuantizeInt4, ReduceOverhead
+from thunder.recipes import BaseRecipe, get_recipe_class
+from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
+
+import thunder_fuser
+from thunder_fuser import fuser
+from thunder_fuser.doors import recipes
+from thunder_fuser.doors.backend_name import backend
+from thunder_fuser.doors.recipes import FuserHFTransformers, FuserRecipe
+from thunder_fuser.errors import InputError, OptionError, OptionWarning
+from thunder_fuser.explain import report
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = ROOT / "pyproject.toml"
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+
+
+class Held(nn.Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def check(door: Callable[[nn.Module], Any]) -> Any:
+    """The compiled net, after a forward and a backward that are eager's, with regions of ours."""
+    model, eager, x = net(), net(), torch.randn(4, 8)
+    compiled = door(model)
+    fuser.last_claims = None
+    result, expected = compiled(x), eager(x)
+    torch.testing.assert_close(result, expected)
+    result.square().sum().backward()
+    expected.square().sum().backward()
+    for parameter, wanted in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, wanted.grad)
+    assert fuser.last_claims is not None and len(fuser.last_claims.regions) >= 2
+    return compiled
+
+
+@contextmanager
+def default() -> Iterator[None]:
+    before = list(thunder.get_default_executors())
+    thunder.add_default_executor(fuser)
+    try:
+        yield
+    finally:
+        set_default_executors(before)
+
+
+# ---------------------------------------------------------------- default executors and recipes
+
+
+def test_a_default_executor() -> None:
+    with default():
+        check(thunder.jit)
+        check(thunderfx)
+
+
+@pytest.mark.parametrize("interpreter", ["thunder.jit", "thunder.fx"])
+def test_the_recipe(interpreter: str) -> None:
+    torch._dynamo.reset()
+    recipe = FuserRecipe(interpreter=interpreter, fuser_strict=True)
+    assert isinstance(recipe, BaseRecipe)
+    compiled = check(lambda model: thunder.compile(model, recipe=recipe))
+    if interpreter == "thunder.jit":
+        assert thunder.compile_data(compiled).compile_options["fuser_strict"] is True
+        assert len(report(compiled).fusions) >= 2
+
+
+def test_the_recipe_by_its_name() -> None:
+    check(lambda model: thunder.compile(model, recipe="thunder_fuser"))
+    function = thunder.compile(lambda x: torch.tanh(x) * 2, recipe="thunder_fuser")
+    torch.testing.assert_close(function(torch.ones(3)), torch.ones(3).tanh() * 2)
+
+
+def test_without_nvfuser_it_is_the_recipe_of_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thunder's raises there: it hands None to thunder.jit, in place of nvFuser."""
+    if thunder.nvfuser_executor is None:
+        check(thunder.compile)
+        assert type(Recipe.get_for_model(net())) is FuserRecipe
+    monkeypatch.setitem(Recipe._registry, "", BaseRecipe)
+    monkeypatch.setattr("thunder.recipes.base.get_executor", lambda name: None)
+    with pytest.raises(ValueError, match="NoneType"):
+        thunder.compile(net())
+
+
+def test_an_unknown_option_of_a_recipe() -> None:
+    with pytest.raises(OptionError, match="write fuser_strict"):
+        thunder.compile(net(), recipe=FuserRecipe(fuser_strickt=True))(torch.ones(4, 8))
+
+
+class Transformers(ModuleType):
+    """What Thunder's recipe reads of the package transformers."""
+
+    __version__ = "4.50.0"
+
+    class PreTrainedModel(Held):
+        def __init__(self) -> None:
+            super().__init__(net())
+
+        def warn_if_padding_and_no_attention_mask(self) -> None: ...
+
+    BertPreTrainedModel = LlamaPreTrainedModel = PreTrainedModel
+    Phi3PreTrainedModel = Qwen2PreTrainedModel = PreTrainedModel
+
+    class modeling_utils:
+        pass
+
+    class cache_utils:
+        class StaticCache: ...
+
+
+def test_the_recipe_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package that has what the recipe reads; the real one is not among the tests' needs."""
+    stand_in = Transformers("transformers")
+    stand_in.modeling_utils.PreTrainedModel = stand_in.PreTrainedModel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", stand_in)
+    name = "thunder_fuser-hf-transformers"
+    assert get_recipe_class(name) is FuserHFTransformers
+    model, x = stand_in.PreTrainedModel(), torch.randn(4, 8)
+    jitted = thunder.compile(model, recipe=name)
+    torch.testing.assert_close(jitted(x), net()(x))
+    assert len(report(jitted).fusions) >= 1
+    names = [each.name for each in thunder.compile_data(jitted).executors_list]
+    ours = names.index("thunder_fuser")
+    assert names[ours + 1 : ours + 3] == ["inplace_index_copy_ex", "sdpa_mask_transform_ex"]
+    assert "nvfuser" not in names
+
+
+# ---------------------------------------------------------------------------- Thunder's plugins
+
+
+@pytest.mark.parametrize(
+    ("plugin", "need"),
+    [("fp8", "transformer_engine"), ("quantize-int4", "bitsandbytes"),
+     ("reduce-overhead", "a CUDA device")],
+)  # fmt: skip
+def test_a_plugin_without_what_it_needs(
+    plugin: str, need: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(OptionError, match=f"plugin .*: expected {need}, got none here"):
+        thunder.compile(net(), recipe="thunder_fuser", plugins=plugin)
+
+
+def test_a_plugin_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    plugins = (FP8(), QuantizeInt4(), ReduceOverhead(), Profile("x"), Plugin())
+    assert [recipes.missing_of(plugin) for plugin in plugins] == [""] * 5
+
+
+def test_a_plugin_of_the_user() -> None:
+    """Its lookasides, transforms and executors stand beside the fuser."""
+
+    class Doubled(thunder.Transform):
+        seen = 0
+
+        def transform_traces_pre_prologue(self, prologue, trace, epilogue, **about):  # type: ignore[no-untyped-def]
+            Doubled.seen += 1
+            return prologue, trace, epilogue
+
+    class Ours(Plugin):
+        def setup_transforms(self) -> list[Any]:
+            return [Doubled()]
+
+    check(lambda model: thunder.compile(model, recipe="thunder_fuser", plugins=Ours()))
+    assert Doubled.seen == 1
+
+
+# ---------------------------------------------------------------------- torch.compile's backend
+
+
+def test_the_backend_of_torch_compile() -> None:
+    torch._dynamo.reset()
+    check(lambda model: torch.compile(model, backend=backend, options={"fuser_strict": True}))
+    with pytest.raises(BackendCompilerFailed, match=r"OptionError.*fuser_cuda_graphs=True"):
+        torch.compile(net(), backend=backend, mode="reduce-overhead")(torch.ones(4, 8))
+
+
+def test_the_backend_of_a_module_compiled_in_place() -> None:
+    torch._dynamo.reset()
+
+    def compiled(model: nn.Module) -> nn.Module:
+        held = Held(model)  # Dynamo leaves a bare Sequential to Python
+        held.compile(backend=ThunderCompiler(executors=[fuser]))
+        return held
+
+    found = report(check(compiled))
+    assert found.name == "Held"
+    assert [each.state for each in found.fusions].count("fused") == 2
+
+
+def test_what_dynamo_splits_and_what_changes_its_shape() -> None:
+    torch._dynamo.reset()
+
+    def signed(x: Tensor) -> Tensor:
+        return torch.tanh(x) * 2 if x.sum().item() > 0 else torch.tanh(x) - 1
+
+    compiled = torch.compile(signed, backend=backend)
+    for rows in (2, 3, 5):
+        for x in (torch.ones(rows, 4), -torch.ones(rows, 4)):
+            torch.testing.assert_close(compiled(x), signed(x))
+
+
+def test_explain_says_how_to_get_a_report() -> None:
+    compiled = torch.compile(net(), backend=backend)
+    with pytest.raises(InputError, match=r"got OptimizedModule.*backend=ThunderCompiler\(exec"):
+        report(compiled)
+
+
+# ------------------------------------------------------------------------ what an import registers
+
+RECIPE = """
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+x = torch.randn(2, 8)
+torch.testing.assert_close(thunder.compile(net, recipe="thunder_fuser")(x), net(x))
+"""
+BACKEND = """
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+x = torch.randn(2, 8)
+torch.testing.assert_close(torch.compile(net, backend="thunder_fuser")(x), net(x))
+assert "thunder_fuser" in torch._dynamo.list_backends()
+assert sys.modules["thunder_fuser.executors.fuser"].fuser.last_claims.regions
+"""
+PROGRAMS = {
+    "the recipe": ("import sys, thunder_fuser, thunder, torch", RECIPE + BACKEND),
+    "behind Thunder": ("import sys, thunder, thunder.recipes, thunder_fuser, torch", RECIPE),
+    "no import": ("import sys, torch", BACKEND + "import thunder, thunder_fuser" + RECIPE),
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "installed"),
+    [("the recipe", False), ("the recipe", True), ("behind Thunder", False), ("no import", True)],
+)
+def test_names_are_registered(program: str, installed: bool, tmp_path: Path) -> None:
+    """installed: as a wheel is, with the entry point of pyproject.toml."""
+    folder = tmp_path / "thunder_fuser-9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: thunder-fuser\nVersion: 9\n")
+    if installed:
+        head = "[project.entry-points."
+        section = PYPROJECT.read_text("utf-8").partition(head)[2].partition("\n[")[0]
+        (folder / "entry_points.txt").write_text("[" + section.replace('"', ""))
+    head, body = PROGRAMS[program]
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:thunder_fuser", "-c", f"{head}\n{body}"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+# ------------------------------------------------------------------------ torch.compile's words
+
+ADVICE = {
+    "mode": ("max-autotune", "write fuser_autotune=0.5"),
+    "dynamic": (True, "leave it out: each new shape"),
+    "fullgraph": (True, "leave it out: the whole function"),
+    "backend": ("inductor", 'torch.compile\\(f, backend="thunder_fuser"\\)'),
+    "options": ({"fuser_strict": True}, "write each option as a keyword"),
+    "disable": (True, "call the function itself"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_word_of_torch_compile(name: str) -> None:
+    value, advice = ADVICE[name]
+    expected = f"thunder_fuser.jit: expected keywords of thunder.jit, got {name}=.*{advice}"
+    with pytest.raises(OptionError, match=expected):
+        thunder_fuser.jit(net(), **{name: value})
+    with pytest.raises(OptionError, match=expected):
+        thunder_fuser.jit(**{name: value})
+
+
+def test_a_word_of_torch_compile_in_thunder_jit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """thunder.jit takes any keyword; a warning says so once."""
+    monkeypatch.setattr("thunder_fuser.source.jit_options.first_time", lambda key: True)
+    jitted = thunder.jit(net(), executors=[fuser], mode="max-autotune-no-cudagraphs")
+    with pytest.warns(OptionWarning, match=r"thunder.jit\(mode=...\).*write fuser_autotune=0.5$"):
+        jitted(torch.ones(4, 8))
+
+
+def test_thunderfx_takes_the_words_that_dynamo_knows() -> None:
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OptionWarning)
+        check(lambda model: thunderfx(model, executors=[fuser], dynamic=False, fullgraph=True))
+
+
+def test_jit_is_a_decorator_with_and_without_arguments() -> None:
+    @thunder_fuser.jit(fuser_strict=True, executors=[fuser])
+    def strict(x: Tensor) -> Tensor:
+        """Twice the sine."""
+        return torch.sin(x) * 2
+
+    @thunder_fuser.jit
+    def plain(x: Tensor) -> Tensor:
+        return torch.sin(x) * 2
+
+    x = torch.randn(5)
+    assert torch.equal(strict(x), plain(x))
+    assert thunder.compile_data(strict).compile_options["fuser_strict"] is True
+    assert (strict.__name__, strict.__doc__) == ("strict", "Twice the sine.")
+    with pytest.raises(OptionError, match="expected a list with the fuser"):
+        thunder_fuser.jit(executors=["torch"])
