@@ -20,6 +20,7 @@ from thunder_fuser.base.dump import (
     FUSION,
     KERNEL,
     LOG,
+    PASSES,
     PROGRAM,
     SCHEDULE,
     SEGMENTS,
@@ -42,7 +43,8 @@ from thunder_fuser.host.programs.launchers import Launcher, build, launcher_for
 from thunder_fuser.host.programs.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.presegment import run_passes, run_target_passes
+from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.rewrite import Fired
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -227,9 +229,15 @@ def plan_segments(
     """The segments of a fusion for arguments with these keys. Compiles nothing."""
     dump, options = dump or Dump(""), options.of_stages
     dump.add(FUSION, fusion)
+    fired: list[Fired] = []
+
+    def note(row: Fired) -> None:
+        fired.append(row)
+        dump.add(PASSES, fired, lambda rows: "\n".join(map(str, rows)))
+
     with stage("specialise"):
-        known = run_passes(specialise(fusion, keys), options)
-        known = dump.add(SPECIALISED, run_target_passes(known, target, options))
+        known = run_passes(specialise(fusion, keys), options, target, note)
+        dump.add(SPECIALISED, known)
     with stage("segment"):
         segmented = with_donations(segment(known, target, options))
     return dump.add(SEGMENTS, segmented, with_params)

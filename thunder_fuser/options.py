@@ -139,7 +139,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
         Option("native_calls", bool, True, "C code finds programs, allocates and launches"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
-        Option("skip_passes", str, "", "passes over traces to leave out, with commas between"),
+        Option("skip_passes", str, "", "passes to leave out, with commas between"),
         Option(
             "autotune", float, 0.0, least=0, words={"off": 0.0, "on": 0.5, False: 0.0, True: 0.5},
             help="seconds for each kernel to measure other schedules and keep the fastest; off, or"

@@ -2,6 +2,7 @@
 """Writes the result of each stage of a fusion into a file, before the next stage starts.
 
     FOLDER/NAME/fusion_0/0_fusion.py          the definition with types and axes
+                         1_passes.txt         which pass changed which records, if one did
                          1_specialised.py     for the sizes of the call, after the passes
                          2_segments.txt       what each kernel computes
                          3_schedule_0.py      of segment 0
@@ -31,7 +32,9 @@ from thunder_fuser.errors import DumpWarning, OptionError
 
 T = TypeVar("T")
 
-FUSION, SPECIALISED, SEGMENTS = "0_fusion.py", "1_specialised.py", "2_segments.txt"
+FUSION, PASSES, SPECIALISED, SEGMENTS = (
+    "0_fusion.py", "1_passes.txt", "1_specialised.py", "2_segments.txt",
+)  # fmt: skip
 SCHEDULE, KERNEL, LOG = "3_schedule_{}.py", "4_kernel_{}.{}", "4_kernel_{}.log"
 PROGRAM = "5_program.py"
 

@@ -19,24 +19,22 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.shapes import normalise_axes
-from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.presegment.rewrite import Rule
 from thunder_fuser.target import Target
 
 _INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
-def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """The fusion with boundaries behind such values; they share one kernel, so one launch."""
-    if not any(is_costly(expr.row) for expr in fusion.exprs):
-        return fusion
+def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Boundaries behind such values; they share one kernel, so one launch."""
     savings = {
         fusion.producer[name]: _saving(fusion, name, times, target)
         for name, times in _broadcast(fusion).items()
     }
     stored = [expr for expr, saving in savings.items() if saving > 0]
     if sum(savings[expr] for expr in stored) <= target.launch_bytes:
-        return fusion
-    return expand(fusion, {expr: _stored(expr) for expr in stored})
+        return {}
+    return {expr: _stored(expr) for expr in stored}
 
 
 def _stored(record: OpRecord) -> list[OpRecord]:

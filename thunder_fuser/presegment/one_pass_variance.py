@@ -41,8 +41,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
-from thunder_fuser.presegment.rewrite import expand
-from thunder_fuser.presegment.simplify import remove_dead
+from thunder_fuser.presegment.rewrite import Rule
 from thunder_fuser.schedule.axes import summed_order
 from thunder_fuser.schedule.persistence import EXPENSIVE
 from thunder_fuser.target import Target
@@ -75,18 +74,17 @@ class Spread:
         return self.record.integer("chunk")
 
 
-def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """The fusion with such sums of squares about the first row of each run."""
+def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Such sums of squares about the first row of each run."""
     spreads = [spread for record in fusion.exprs if (spread := _spread(fusion, record)) is not None]
     if not spreads:
-        return fusion
+        return {}
     whole = Parts(fusion).of(fusion.exprs)
-    rewritten = {
+    return {
         spread.record: _SpreadWriter(fusion, spread, target).records()
         for spread in spreads
         if _saves_a_pass(whole, spread) and _is_exact(whole, spread, target, options)
     }
-    return remove_dead(expand(fusion, rewritten)) if rewritten else fusion
 
 
 # ---- which sums
