@@ -32,11 +32,9 @@ from thunder_fuser.errors import DumpWarning, OptionError
 
 T = TypeVar("T")
 
-FUSION, PASSES, SPECIALISED, SEGMENTS = (
-    "0_fusion.py", "1_passes.txt", "1_specialised.py", "2_segments.txt",
-)  # fmt: skip
+FUSION, SPECIALISED, SEGMENTS = "0_fusion.py", "1_specialised.py", "2_segments.txt"
 SCHEDULE, KERNEL, LOG = "3_schedule_{}.py", "4_kernel_{}.{}", "4_kernel_{}.log"
-PROGRAM = "5_program.py"
+PASSES, PROGRAM = "1_passes.txt", "5_program.py"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT = "thunder_fuser-failed-"  # begins the names of temporary folders
@@ -55,11 +53,10 @@ class Dump:
 
     def add(self, name: str, result: T, text: Callable[[T], object] = str) -> T:
         """Writes the result of a stage as text, unless it is None. Returns the result."""
-        if result is None:
-            return result
-        self._texts[name] = partial(text, result)
-        if self.folder is not None:
-            self._write(self.folder)
+        if result is not None:
+            self._texts[name] = partial(text, result)
+            if self.folder is not None:
+                self._write(self.folder)
         return result
 
     def keep(self) -> Path:

@@ -69,13 +69,14 @@ def run_passes(
     fusion: Fusion,
     options: CompileOptions,
     target: Target | None = None,
-    note: Callable[[Fired], object] = lambda fired: None,
+    note: Callable[[list[Fired]], object] = lambda fired: None,
 ) -> Fusion:
     """Runs the rows in order, without those for a target if there is none. An error names the row.
 
-    note: is called with what each row did.
+    note: is called with what the rows did so far, whenever one did something.
     """
     fusion, skipped = verify(fusion, "specialise"), skipped_names(options.skip_passes, NEEDED)
+    log: list[Fired] = []
     for row in PASSES:
         if row.name in skipped or row.repeatable not in (None, options.repeatable):
             continue
@@ -83,8 +84,9 @@ def run_passes(
             continue
         fired = row.fire(fusion, *((target, options) if row.for_target else ()))
         if fired is not None:
-            note(fired)
             fusion = fired.after
+            log.append(fired)
+            note(log)
     return fusion
 
 

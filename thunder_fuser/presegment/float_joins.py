@@ -16,7 +16,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Operand, OpRecord, names_of
-from thunder_fuser.presegment.rewrite import Rule
+from thunder_fuser.presegment.rewrite import Rule, makers
 
 _ONE_KERNEL = frozenset({OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.SCALAR})
 _KEEP_DIGITS = frozenset({"neg", "abs", "cat", "slice", "reshape", "permute", "set"})
@@ -55,7 +55,8 @@ def remove_exact_roundings(fusion: Fusion) -> Rule:
 def _is_worth(join: OpRecord, fusion: Fusion) -> bool:
     rounded = [r for o in join.inputs if (r := _rounded(fusion, _sliced(fusion, o)[0])) is not None]
     return bool(rounded) and all(
-        _holds(fusion, source, join.outputs[0]) or _in_one_kernel(fusion, source)
+        _holds(fusion, source, join.outputs[0])
+        or all(maker.row.kind in _ONE_KERNEL for maker in makers(fusion.producer, source))
         for source in rounded
     )
 
@@ -110,17 +111,3 @@ def _holds(fusion: Fusion, name: str, half: str) -> bool:
         return fusion.tensors[str(producer.inputs[0])].dtype is fusion.tensors[half].dtype
     keeps = producer.op in _KEEP_DIGITS or (producer.op == "pad" and producer.attr("value") == 0)
     return keeps and all(_holds(fusion, source, half) for source in names_of(producer))
-
-
-def _in_one_kernel(fusion: Fusion, name: str) -> bool:
-    """True if a tensor is computed from arguments by ops that any kernel can take in."""
-    seen, left = set[str](), [name]
-    while left:
-        producer = fusion.producer.get(left.pop())
-        if producer is None:
-            continue
-        if producer.row.kind not in _ONE_KERNEL:
-            return False
-        left += [source for source in names_of(producer) if source not in seen]
-        seen.update(names_of(producer))
-    return True

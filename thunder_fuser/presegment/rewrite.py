@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.record import AttrValue, Operand, OpRecord, record_text, rename
+from thunder_fuser.ir.record import AttrValue, Operand, OpRecord, names_of, record_text, rename
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.rules.verify import verify
 
@@ -18,17 +18,15 @@ from thunder_fuser.ir.rules.verify import verify
 # A function sees the record with operands already replaced. A mapping has the records that change.
 New = OpRecord | Operand | list[OpRecord]
 Rule = Callable[[OpRecord], New] | Mapping[OpRecord, Iterable[OpRecord]]
+Changes = tuple[tuple[OpRecord, New], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What a row did: the records that it replaced, with their replacements, and the new fusion.
-
-    No replacements: the pass wrote the whole fusion again.
-    """
+    """What a row did: the records that it replaced, and by what; none if it wrote all anew."""
 
     name: str
-    changes: tuple[tuple[OpRecord, New], ...]
+    changes: Changes
     after: Fusion
 
     def __str__(self) -> str:
@@ -71,17 +69,15 @@ class Row:
         return None if after is fusion else Fired(self.name, changes, verify(after, self.name))
 
 
-def _rewritten(
-    fusion: Fusion, rule: Rule, ops: frozenset[str]
-) -> tuple[tuple[tuple[OpRecord, New], ...], Fusion]:
+def _rewritten(fusion: Fusion, rule: Rule, ops: frozenset[str]) -> tuple[Changes, Fusion]:
     """What a rule replaces, in order, and the fusion after; the same one if that is nothing."""
     replaced: dict[str, Operand] = {}
     records: list[OpRecord] = []
     changes: list[tuple[OpRecord, New]] = []
     for old in fusion.definition:
-        record = rename(old, replaced)
+        record = rename(old, replaced) if replaced else old
         if isinstance(rule, Mapping):
-            new: New = [*rule[old]] if old in rule else old
+            new: New = [*rule.get(old, [old])]
         else:
             new = rule(record) if old.op in ops else record
         new = [new] if isinstance(new, OpRecord) else new
@@ -92,6 +88,19 @@ def _rewritten(
         if new != [record]:
             changes.append((record, new))
     return tuple(changes), define(tuple(records)) if changes else fusion
+
+
+def makers(
+    producer: Mapping[str, OpRecord], name: str, enters: Callable[[OpRecord], bool] | None = None
+) -> Iterator[OpRecord]:
+    """What a value is computed by, its maker first. enters: whether to go on behind a maker."""
+    seen, stack = set[OpRecord](), [name]
+    while stack:
+        record = producer.get(stack.pop())
+        if record is not None and record not in seen:
+            seen.add(record)
+            yield record
+            stack += names_of(record) if enters is None or enters(record) else ()
 
 
 def with_attrs(record: OpRecord, **new: AttrValue) -> OpRecord:
