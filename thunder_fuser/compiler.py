@@ -225,7 +225,7 @@ def plan_segments(
     """The segments of a fusion for arguments with these keys. Compiles nothing."""
     dump, options = dump or Dump(""), options.of_stages
     dump.add(FUSION, fusion)
-    note = partial(dump.add, PASSES, text=lambda fired: "\n".join(map(str, fired)))
+    note = partial(dump.add, PASSES, text=lambda fired: "\n".join([*map(str, fired), ""]))
     with stage("specialise"):
         passed = run_passes(specialise(fusion, keys), options, target, note)
         known = dump.add(SPECIALISED, passed)

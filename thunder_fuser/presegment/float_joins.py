@@ -53,6 +53,7 @@ def remove_exact_roundings(fusion: Fusion) -> Rule:
 
 
 def _is_worth(join: OpRecord, fusion: Fusion) -> bool:
+    """True if it has a rounded operand, and any kernel can compute each that has more digits."""
     rounded = [r for o in join.inputs if (r := _rounded(fusion, _sliced(fusion, o)[0])) is not None]
     return bool(rounded) and all(
         _holds(fusion, source, join.outputs[0])

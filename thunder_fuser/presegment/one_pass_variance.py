@@ -74,7 +74,7 @@ class Spread:
 
 
 def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
-    """Such sums of squares about the first row of each run."""
+    """Sums such squares about the first row of each run."""
     spreads = [spread for record in fusion.exprs if (spread := _spread(fusion, record)) is not None]
     if not spreads:
         return {}

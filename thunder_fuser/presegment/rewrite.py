@@ -18,7 +18,7 @@ from thunder_fuser.ir.rules.verify import verify
 # A function sees the record with operands already replaced. A mapping has the records that change.
 New = OpRecord | Operand | list[OpRecord]
 Rule = Callable[[OpRecord], New] | Mapping[OpRecord, Iterable[OpRecord]]
-Changes = tuple[tuple[OpRecord, New], ...]
+Changes = tuple[tuple[OpRecord, Operand | list[OpRecord]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Fired:
             if isinstance(new, list):
                 lines += [f"+ {record_text(record)}" for record in new]
             else:
-                lines.append(f"+ {old.outputs[0]} is {new}")
+                lines.append(f"+ {old.outputs[0]} is {new if isinstance(new, str) else new.value}")
         whole = () if self.changes else self.after.definition
         return "\n".join([*lines, *(f"  {record_text(record)}" for record in whole)])
 
@@ -73,7 +73,7 @@ def _rewritten(fusion: Fusion, rule: Rule, ops: frozenset[str]) -> tuple[Changes
     """What a rule replaces, in order, and the fusion after; the same one if that is nothing."""
     replaced: dict[str, Operand] = {}
     records: list[OpRecord] = []
-    changes: list[tuple[OpRecord, New]] = []
+    changes: list[tuple[OpRecord, Operand | list[OpRecord]]] = []
     for old in fusion.definition:
         record = rename(old, replaced) if replaced else old
         if isinstance(rule, Mapping):
