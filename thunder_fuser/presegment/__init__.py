@@ -25,7 +25,7 @@ from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance
-from thunder_fuser.presegment.rewrite import Fired, Rewrite
+from thunder_fuser.presegment.rewrite import Fired, FusionPass
 from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
 from thunder_fuser.presegment.unify_memory_order import unify_memory_order
 from thunder_fuser.presegment.unroll_short_sums import unroll_middle_sums, unroll_short_sums
@@ -36,30 +36,30 @@ _REDUCTIONS = frozenset(row.name for row in OPS.values() if row.kind is OpKind.R
 _SCANS = frozenset(row.name for row in OPS.values() if row.kind is OpKind.SCAN)
 _COSTLY = frozenset(row.name for row in OPS.values() if is_costly(row))
 
-PASSES: tuple[Rewrite, ...] = (
-    Rewrite(localise, frozenset({"set_device_mesh"}), needed="a device computes its own part"),
-    Rewrite(lay_out, frozenset(LAYOUT), needed="kernels know only layouts that strides describe"),
-    Rewrite(simplify.share_results, frozenset({"add_output"})),
-    Rewrite(simplify.fold_scalars, _ANY),
-    Rewrite(simplify.remove_empty, frozenset({"pad", "cat"})),
-    Rewrite(simplify.remove_trivial_reductions, _REDUCTIONS | _SCANS),
-    Rewrite(simplify.remove_round_trips, frozenset({"cast", "set"})),
-    Rewrite(widen_joins, frozenset({"cat", "pad"})),
-    Rewrite(remove_exact_roundings, frozenset({"cast"})),
-    Rewrite(simplify.remove_common, _ANY),
+PASSES: tuple[FusionPass, ...] = (
+    FusionPass(localise, frozenset({"set_device_mesh"}), needed="a device computes its own part"),
+    FusionPass(lay_out, frozenset(LAYOUT), needed="kernels know only layouts that strides describe"),
+    FusionPass(simplify.share_results, frozenset({"add_output"})),
+    FusionPass(simplify.fold_scalars, _ANY),
+    FusionPass(simplify.remove_empty, frozenset({"pad", "cat"})),
+    FusionPass(simplify.remove_trivial_reductions, _REDUCTIONS | _SCANS),
+    FusionPass(simplify.remove_round_trips, frozenset({"cast", "set"})),
+    FusionPass(widen_joins, frozenset({"cat", "pad"})),
+    FusionPass(remove_exact_roundings, frozenset({"cast"})),
+    FusionPass(simplify.remove_common, _ANY),
     # With these two, an op's bits depend on its readers.
-    Rewrite(simplify.join_one_plus_tanh, frozenset({"add"}), repeatable=False),
-    Rewrite(unroll_short_sums, frozenset({"sum"}), repeatable=False),
-    Rewrite(unroll_middle_sums, frozenset({"sum"}), repeatable=True),
-    Rewrite(move_merging_reshapes, frozenset({"reshape"})),
-    Rewrite(simplify.remove_dead, _ANY),
+    FusionPass(simplify.join_one_plus_tanh, frozenset({"add"}), repeatable=False),
+    FusionPass(unroll_short_sums, frozenset({"sum"}), repeatable=False),
+    FusionPass(unroll_middle_sums, frozenset({"sum"}), repeatable=True),
+    FusionPass(move_merging_reshapes, frozenset({"reshape"})),
+    FusionPass(simplify.remove_dead, _ANY),
     # These depend on how many blocks a device holds, on the memory of a block, and on prices.
-    Rewrite(two_stage_reductions, _REDUCTIONS, for_target=True),
-    Rewrite(unify_memory_order, _REDUCTIONS, for_target=True),
-    Rewrite(rfactor, _REDUCTIONS, for_target=True),
-    Rewrite(materialize_broadcasts, _COSTLY, for_target=True),
-    Rewrite(one_pass_variance, frozenset({"sum"}), for_target=True),
-    Rewrite(simplify.remove_dead, _ANY),  # the sums that one_pass_variance replaces
+    FusionPass(two_stage_reductions, _REDUCTIONS, for_target=True),
+    FusionPass(unify_memory_order, _REDUCTIONS, for_target=True),
+    FusionPass(rfactor, _REDUCTIONS, for_target=True),
+    FusionPass(materialize_broadcasts, _COSTLY, for_target=True),
+    FusionPass(one_pass_variance, frozenset({"sum"}), for_target=True),
+    FusionPass(simplify.remove_dead, _ANY),  # the sums that one_pass_variance replaces
 )
 
 NEEDED: Mapping[str, str] = {row.name: row.needed for row in PASSES}

@@ -26,7 +26,7 @@ _INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
 def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
-    """Puts boundaries behind such values; they share one kernel, so one launch."""
+    """Puts boundaries behind expensive values that are broadcast; these share one kernel."""
     savings = {
         fusion.producer[name]: _saving(fusion, name, times, target)
         for name, times in _broadcast(fusion).items()

@@ -74,7 +74,7 @@ class Spread:
 
 
 def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
-    """Sums such squares about the first row of each run."""
+    """Sums squares about the first row of each run, where they would wait for a mean."""
     spreads = [spread for record in fusion.exprs if (spread := _spread(fusion, record)) is not None]
     if not spreads:
         return {}

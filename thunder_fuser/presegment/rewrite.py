@@ -42,7 +42,7 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class FusionPass:
     """A row of the table. run: makes the rule for a fusion, or a new fusion, or the same one.
 
     ops: without one of them in a fusion, the row does nothing. A function is called for these

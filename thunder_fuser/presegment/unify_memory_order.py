@@ -36,7 +36,7 @@ class _Copy:
 
 
 def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
-    """Copies such arguments, where reading in the wrong order costs more than to copy."""
+    """Copies arguments of another memory order, where reading them costs more than to copy."""
     if target.is_cpu:
         return {}
     whole = Parts(fusion).of(fusion.exprs)
