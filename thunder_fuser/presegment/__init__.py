@@ -38,7 +38,7 @@ _COSTLY = frozenset(row.name for row in OPS.values() if is_costly(row))
 
 PASSES: tuple[FusionPass, ...] = (
     FusionPass(localise, frozenset({"set_device_mesh"}), needed="a device computes its own part"),
-    FusionPass(lay_out, frozenset(LAYOUT), needed="kernels know only layouts that strides describe"),
+    FusionPass(lay_out, frozenset(LAYOUT), needed="kernels know layouts only as strides"),
     FusionPass(simplify.share_results, frozenset({"add_output"})),
     FusionPass(simplify.fold_scalars, _ANY),
     FusionPass(simplify.remove_empty, frozenset({"pad", "cat"})),
