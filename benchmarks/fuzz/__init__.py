@@ -24,9 +24,9 @@ import torch
 ASKED = "torch.cuda.graphs.is_current_stream_capturing"
 with mock.patch(ASKED, lambda: False) if torch.cuda.is_available() else nullcontext():
     from benchmarks.fuzz.findings import Finding, Outcome
-from benchmarks.fuzz.workers import Work, outcomes, shown
-from benchmarks.options import add_device
-from benchmarks.report import Report
+    from benchmarks.fuzz.workers import Work, outcomes, shown
+    from benchmarks.options import add_device
+    from benchmarks.report import Report
 
 TARGETS = ("cpu", "emulator", "cuda")
 

@@ -86,7 +86,8 @@ def judge(program: Program) -> Verdict:
 
 def of_thunder(truth: Truth) -> list[Failure]:
     """The failures of Thunder with no executor but torch's, and those beside ours."""
-    return [*truth.failures(truth.jitted(truth.program.jitted_without_us))]
+    with keeping() if any(call.is_refused for call in truth.eager) else nullcontext():
+        return [*truth.failures(truth.jitted(truth.program.jitted_without_us))]
 
 
 def traps(program: Program) -> bool:

@@ -38,11 +38,13 @@ PRODUCT = "the order of a product decides where it overflows, or meets a complex
 SUM = "the order of a sum decides where it overflows; 16-bit floats are summed in float32"
 COMPLEX_SUM = "torch divides and adds complex infinities as pairs, with NaN for a part"
 SPREAD = "squares overflow or are lost, or a mean is moved towards infinities by steps, and NaN"
-NOISE = "values vary by less than their mean of 32 or 64 bits is rounded; Welford's sums have 0"
+NOISE = "values, or their mean, vary by less than a mean of 32 or 64 bits is rounded"
 COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
 WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way to 16 bits"
 GRADIENT = "an intermediate of torch's gradient overflows"
+SIGNS = "torch's gradient of copysign divides an infinity by itself"
 SCORES = "attention's gradient has scores that are rounded at the size of a large mask"
+DIVIDED = "torch's gradient of a product divides by its factors where none of all rows is 0"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
 
 # Statements whose results may be anything, and why.
@@ -60,15 +62,19 @@ def reason_in(body: str) -> str:
 def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
     """Why a call may give anything; "" if it may not."""
     tensors = [one for one in args if isinstance(one, torch.Tensor) and one.numel()]
-    out = out[0] if isinstance(out, (tuple, list)) and out else out
+    of_all, out = out, out[0] if isinstance(out, (tuple, list)) and out else out
     if not tensors or not isinstance(out, torch.Tensor):
         return ""
     if not is_inexact(out):
         by_zero = name in DIVISIONS and out.is_cuda and _has_zero(args[1])
         return BY_ZERO if by_zero else ""
     first = tensors[0]
+    if name in ("var_mean", "std_mean") and _cancels(first, of_all[1]):
+        return NOISE
     if name == "_safe_softmax" and out.is_cuda and 1024 < _sizes(first).nan_to_num(0, 0).max():
         return SCORES  # a kernel of attention's gradient takes exp(score - logsumexp) for it
+    if name == "copysign" and not _is_finite(first):
+        return SIGNS
     if name in PRODUCTS:
         return _reason_of_product(first.to(out.dtype), args[1:2], out)
     if name in SUMS | MEANS and first.is_complex() and not _is_finite(first):
@@ -83,6 +89,13 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return _reason_of_complex(name, tensors)
     is_backward = torch._C._current_graph_task_id() != -1
     return GRADIENT if is_backward and name in FACTORED and _overflows(name, args, out) else ""
+
+
+def _cancels(x: torch.Tensor, mean: torch.Tensor) -> bool:
+    """Whether a mean is not 0, but may be where the values are added in another order."""
+    parts = torch.view_as_real(mean.resolve_conj()) if mean.is_complex() else mean
+    noise = torch.finfo(mean.dtype).eps * 8 * float(_sizes(x).nan_to_num(0.0, 0.0).max())
+    return bool(((parts != 0) & (parts.abs() < noise)).any())
 
 
 def _overflows(name: str, args: tuple[Any, ...], out: torch.Tensor) -> bool:
@@ -102,6 +115,8 @@ def _reason_of_product(x: torch.Tensor, dims: tuple[Any, ...], out: torch.Tensor
         return PRODUCT
     if not dims and (x == 0).sum() > 1 and not _is_finite(x):
         return TWO_ZEROS
+    if dims and (x == 0).any() and not _is_finite(x):
+        return DIVIDED
     sizes = _sizes(x)
     logs = torch.where((sizes > 0) & sizes.isfinite(), sizes, 1.0).log2()
     dim = dims[0] if dims and x.ndim else None
@@ -249,6 +264,12 @@ def _elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, within: float 
     return torch.where(x == 0, of_zero, torch.ops.aten.elu(x, alpha, scale, within))
 
 
+def _clamp(x: Any, *bounds: Any, **named: Any) -> Any:
+    """The other sign of a zero: max(-0.0, 0.0) may be either."""
+    result = torch.ops.aten.clamp(x, *bounds, **named)
+    return torch.where(result == 0, -result, result) if result.is_floating_point() else None
+
+
 def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> torch.Tensor:
     """torch's vectorised kernel multiplies and adds in one step, where no product overflows."""
     return x + a * b * value
@@ -256,6 +277,7 @@ def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) 
 
 OTHERWISE: dict[str, Callable[..., Any]] = {
     "addcmul": _addcmul,
+    "clamp": _clamp,
     "gelu": _gelu,
     "pow": _pow,
     "sub": _sub,

@@ -111,7 +111,8 @@ REFUSED_BY_TORCH_ALONE = {
     "can't be cast to the desired output type": "Thunder takes such writes in place",
     "is not implemented": "a derivative that torch happens to lack",
     "does not support automatic differentiation": "the same",
-    "expected dtype float for `weight`": "Thunder's lerp computes in the wider type",
+    "for `weight` but got dtype": "Thunder's lerp computes in the wider type",
+    "for `end` but got dtype": "the same",
     "torch.sign is not intended to support complex": "Thunder's is sgn",
     "refer to a single memory location": "Thunder reads all operands before it writes",
     "Boolean alpha only supported": "Thunder takes True for 1",
@@ -123,6 +124,7 @@ REFUSED_BY_TORCH_ALONE = {
 
 # Words in errors of ours, or the places that raise them, that need not be torch's, and why.
 REFUSED_BY_US_ALONE = {
+    "no kernel found to launch": "torch chooses among kernels for a mask of bools as for no other",
     "OutOfRangeError": "wrong indices raise, where some of torch's kernels read on",
     "a tensor of indices holds": "the same, in the emulator",
     "InPlaceError": "writes that Thunder 0.2.6 would lose, and that are not followed, are refused",

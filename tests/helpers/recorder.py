@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import CaptureBusyError
-from thunder_fuser.runtime.cuda_graphs import inputs_like
+from thunder_fuser.runtime.cuda_graphs import memory_like
 
 
 @dataclass
@@ -74,7 +74,7 @@ class CpuRecorder:
             raise CaptureBusyError("the generator is needed elsewhere")
         if self.fails:
             raise RuntimeError(self.fails)
-        own = inputs_like(args, copied)
+        own = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
         inputs = (one if at in copied else at_its_address(one) for at, one in enumerate(own))
         self.recordings.append(Replayed(run, tuple(inputs), keeps))
         return self.recordings[-1]

@@ -131,3 +131,34 @@ def test_refusals() -> None:
     scalar.add_output(scalar.ops.cumsum(t, 0))
     with pytest.raises(DefinitionError, match="none, as the rank is 0"):
         scalar.fusion
+
+
+# ---- places that a scan computes
+
+
+INDICES: dict[str, Callable[[Any, Any, int], Any]] = {
+    "a sum": lambda o, x, axis: o.cumsum(o.cast(x, DataType.Int), axis),
+    "a maximum": lambda o, x, axis: o.cummax(o.cast(x, DataType.Int), axis),
+    "a minimum": lambda o, x, axis: o.cummin(o.cast(x, DataType.Int), axis),
+    "places of a maximum": lambda o, x, axis: o.cummax_indices(x, axis),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", INDICES)
+def test_a_scan_is_an_index(run: Runner, name: str, axis: int) -> None:
+    """A thread behind the end of a row looks up the last place, not one behind the table."""
+    for shape in ((3, 3), (5, 100), (100, 3), (2, 3000)):
+        x, table = torch.ones(shape), torch.rand(shape)
+        x.select(axis, 0).zero_()
+
+        def build(fd: FusionDefinition, x: Any = x, table: Any = table) -> None:
+            t, values = fd.from_pytorch(x), fd.from_pytorch(table)
+            places = INDICES[name](fd.ops, t, axis)
+            fd.add_output(fd.ops.take_along_axis(values, places, axis))
+
+        scanned = {
+            "a sum": x.cumsum(axis), "a maximum": x.cummax(axis)[0],
+            "a minimum": x.cummin(axis)[0], "places of a maximum": x.cummax(axis)[1],
+        }[name]  # fmt: skip
+        run(build, [x, table], [table.take_along_dim(scanned.long(), axis)])

@@ -79,6 +79,13 @@ def test_an_infinite_gradient_of_an_exponent_is_multiplied_by_zero() -> None:
     torch.testing.assert_close(got, eager, equal_nan=True)
 
 
+def test_a_sign_has_no_gradient_though_infinity_asks_for_it() -> None:
+    function = lambda x: torch.sgn(x) * x + torch.sign(x) * float("inf")  # noqa: E731
+    given = [torch.tensor([float("inf"), 2.0, 0.0])]
+    got, eager = (with_gradients(one, given) for one in (jit(function, strict=True), function))
+    torch.testing.assert_close(got, eager, equal_nan=True)
+
+
 def test_a_gradient_of_rank_0_that_is_not_there() -> None:
     """Thunder makes zeros for it."""
     function = lambda x: torch.var_mean(x, (0,), correction=0)[0] * 2  # noqa: E731

@@ -50,8 +50,7 @@ class Compilations:
         claims, data = replace(claims, items=regions, outside={}), get_compile_data()
         if data is None:
             return claims
-        composites = self._refused.pop(data, {}).values()
-        claims = replace(claims, unfused=(*composites, *claims.unfused))
+        claims = replace(claims, unfused=(*self._refused.pop(data, {}).values(), *claims.unfused))
         _, stats = _compile_data.get()
         self._kept[stats.last_traces[0]] = _Compilation(claims, recomputation)
         return claims

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from thunder.core.compile_data import get_compile_option
 from thunder.core.devices import DeviceType
-from thunder.core.prims import PrimIDs
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.extend import FusionExecutor
 
@@ -104,30 +102,14 @@ def skipped_passes(text: str) -> frozenset[str]:
 
 
 def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:
-    """The trace before the passes.
-
-    Where another executor claims all of torch, Thunder leaves copy_(target, source) whole; here it
-    is its primitive, so all passes know which operand it writes.
-    """
-    bsyms = [*map(_primitive_copy, trace.bound_symbols)]
-    agreed = where_types_agree(bsyms, support)
+    """The trace before the passes."""
+    agreed = where_types_agree(trace.bound_symbols, support)
     rules = Rules(
         lambda bsym: agreed(bsym) or why_apart(bsym),
         leaves_of,
         lambda bsym: (device_of(bsym), mesh_of_call(bsym)),
     )
-    return Prepared(trace, tuple(map(rules.op, bsyms)), rules, target, options)
-
-
-def _primitive_copy(bsym: BoundSymbol) -> BoundSymbol:
-    """t2 = ltorch.copy_(t1, t0)  ->  t2 = prims.copy_(t0, t1);  another one is itself"""
-    if [part.sym.id for part in bsym.subsymbols] != [PrimIDs.COPY_]:
-        return bsym
-    (copy,) = bsym.subsymbols
-    return copy.from_bsym(
-        tags=copy.tags | bsym.tags, header=bsym.header,
-        source_filename=bsym.source_filename, source_positions=bsym.source_positions,
-    )  # fmt: skip
+    return Prepared(trace, tuple(map(rules.op, trace.bound_symbols)), rules, target, options)
 
 
 def plan_options(executor: FusionExecutor) -> PlanOptions:

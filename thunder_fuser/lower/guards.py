@@ -23,18 +23,20 @@ from thunder_fuser.schedule.loop_index import Edge, Guard
 class OpenGuards:
     """The guards of one kernel that are not put yet.
 
-    row_condition: true where a clamped kept position lies inside the tensor.
+    row_condition: true where clamped positions lie inside the tensor. scan_condition: the same of
+    the scanned axis alone.
     """
 
     def __init__(self, ctx: Context) -> None:
-        self.ctx, self.open, self.row_condition = ctx, list(ctx.loops.guards), const(1)
+        self.ctx, self.open = ctx, list(ctx.loops.guards)
+        self.row_condition = self.scan_condition = const(1)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """A block of code: guards that are put inside it are open again behind it."""
-        before = list(self.open), self.row_condition
+        before = list(self.open), self.row_condition, self.scan_condition
         yield
-        self.open, self.row_condition = before
+        self.open, self.row_condition, self.scan_condition = before
 
     @staticmethod
     def define(scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
@@ -63,6 +65,8 @@ class OpenGuards:
         """Clamps the index: past the end the last element is read again, and nothing is stored."""
         self.define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
         self.row_condition = conjunction([self.row_condition, valid(guard)])
+        if guard.is_reduction:
+            self.scan_condition = conjunction([self.scan_condition, valid(guard)])
 
     def clip(self, scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:
         """The extent of a loop that ends where its guard fails. The guard must only shorten it."""

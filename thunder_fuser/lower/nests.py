@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.accumulators import Accumulators, each_lane, identity
@@ -128,12 +129,17 @@ class Nests:
     # ---- work
 
     def _scan(self, scope: Scope, name: str) -> None:
-        """Computes a scan's elements of one step. Behind it each lane can read its own."""
+        """Computes a scan's elements of one step. Behind it each lane can read its own.
+
+        Where they are indices, clamped threads add nothing: they look up the last element's place.
+        """
         ctx = self.ctx
         inner, extent = (scope, const(1)) if ctx.lane is None else self._lane_scope(scope)
         value = self.values.get(ctx.demand.operands[name], inner)
         dtype, wide = ctx.dtype_of(name), ctx.accumulator_type(name)
         op, target = ctx.combines(name), ctx.scanned(name)
+        if any(expr.row.kind is OpKind.INDEX for expr in ctx.part.exprs):
+            value = self._masked(name, value, self.guards.scan_condition, inner)
         if ctx.scheduled.params.inner:
             cast = value if wide is dtype else nodes.Math("cast", (value,), (dtype,), wide)
             inner.put(nodes.Set(target, cast, wide))
@@ -150,17 +156,25 @@ class Nests:
         for name in work.reductions:
             value = self.values.get(ctx.demand.operands[name], inner)
             op, dtype = ctx.combines(name), ctx.dtype_of(name)
-            if name in ctx.carried and not condition.is_const:
-                masked = f"{name}_m"  # a row beyond the last adds nothing
-                choose = nodes.Choose(condition, value, identity(op, dtype), dtype)
-                inner.put(nodes.Let(masked, dtype, choose))
-                value = masked
+            if name in ctx.carried:  # a row beyond the last adds nothing
+                value = self._masked(name, value, condition, inner)
             if ctx.is_stream(name):
                 inner.put(nodes.Set(nodes.Lane(f"{name}_s_v", ctx.lane_symbol), value, dtype))
             else:
                 wide = ctx.accumulator_type(name)
                 inner.put(nodes.Accumulate(ctx.accumulator(name), op, value, dtype, wide))
         return self._store_all(work.results, condition, outer, inner)
+
+    def _masked(
+        self, name: str, value: nodes.Operand, condition: Scalar, scope: Scope
+    ) -> nodes.Operand:
+        """The value where the condition holds, and else what the reduction or scan starts from."""
+        if condition.is_const:
+            return value
+        masked, dtype = f"{name}_m", self.ctx.dtype_of(name)
+        choose = nodes.Choose(condition, value, identity(self.ctx.combines(name), dtype), dtype)
+        scope.put(nodes.Let(masked, dtype, choose))
+        return masked
 
     def put_rows(self, scope: Scope, names: Iterable[str], condition: Scalar) -> None:
         """Stores results that have only kept axes; outside the loops of a nest."""

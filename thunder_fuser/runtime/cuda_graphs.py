@@ -94,7 +94,7 @@ class CudaRecorder:
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
             with captured:
-                inputs = inputs_like(args, copied)
+                inputs = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
                 outputs = tuple(run(*inputs))
             if not keeps:
                 self._graphs.add(graph)
@@ -180,11 +180,6 @@ def other_threads() -> list[str]:
         if one is not threading.current_thread() and not one.name.startswith("thunder_fuser")
         and not isinstance(one, threading._DummyThread)
     ]  # fmt: skip
-
-
-def inputs_like(args: Sequence[Any], copied: Container[int]) -> tuple[Any, ...]:
-    """The arguments. Those to be copied are replaced by memory like theirs."""
-    return tuple(memory_like(arg) if at in copied else arg for at, arg in enumerate(args))
 
 
 def memory_like(arg: torch.Tensor) -> torch.Tensor:

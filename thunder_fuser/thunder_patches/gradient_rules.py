@@ -145,6 +145,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
         prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor(x / z))
     ),
     PrimIDs.ROUND: prims.round,
+    PrimIDs.SIGN: _with(prims.sign, lambda g, y, x: _of_base(g, y, x, 0)),
     PrimIDs.TAKE: _with(prims.take, _of_taken),
     PrimIDs.TRUNC: prims.trunc,
 }

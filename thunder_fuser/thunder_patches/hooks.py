@@ -44,15 +44,12 @@ def user_lines_first(hooks: Hooks) -> None:
     of_thunder = InterpreterRuntimeCtx.get_current_user_source_location
 
     def location(self: Any) -> tuple[str | None, Any]:
-        data = hooks.compilation()
-        if data is None:
-            return of_thunder(self)  # type: ignore[no-any-return]
-        say_traced(data)
-        place = place_of(self.frame_stack)
-        if place is None:
-            return of_thunder(self)  # type: ignore[no-any-return]
-        file, line = place
-        return file, Positions(line, line, 0, 0)
+        if (data := hooks.compilation()) is not None:
+            say_traced(data)
+            if (place := place_of(self.frame_stack)) is not None:
+                file, line = place
+                return file, Positions(line, line, 0, 0)
+        return of_thunder(self)  # type: ignore[no-any-return]
 
     InterpreterRuntimeCtx.get_current_user_source_location = location
 
@@ -75,8 +72,7 @@ def change_before_gradient(hooks: Hooks) -> None:
     of_thunder = thunder.insert_alias_updates
 
     def insert_alias_updates(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx:
-        is_ours = hooks.compilation() is not None
-        changed = hooks.before_gradient(trace, aliases) if is_ours else None
+        changed = None if hooks.compilation() is None else hooks.before_gradient(trace, aliases)
         return of_thunder(trace, aliases) if changed is None else of_thunder(changed, [])
 
     thunder.insert_alias_updates = insert_alias_updates
@@ -106,7 +102,5 @@ def leave_in_graphs(hooks: Hooks) -> None:
     functions = hooks.executor._lookasides
     for ops in torch_auto_registered_ops.values():
         ops[:] = [function for function in ops if function not in functions]
-    imported = sys.modules.get("thunder.dynamo.utils")
-    if imported is not None:
-        known = imported.auto_register_ops
-        known -= {function for function in known if function in functions}
+    if (imported := sys.modules.get("thunder.dynamo.utils")) is not None:
+        imported.auto_register_ops.difference_update(functions)

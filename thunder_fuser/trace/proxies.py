@@ -80,9 +80,10 @@ def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
 def renamed_by(bsym: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
     """Each result of an in-place copy or a fence, behind the operand whose value it has.
 
-    t3 = copy_(t1, t2)  ->  (t1, t3);  (t4, t5) = update_aliases((t1, t2))  ->  (t1, t4), (t2, t5)
+    t3 = copy_(t1, t2), also in torch's copy_(t2, t1)  ->  (t1, t3)
+    (t4, t5) = update_aliases((t1, t2))                ->  (t1, t4), (t2, t5)
     """
-    return zip(reads(bsym), makes(bsym), strict=False)
+    return (pair for part in parts(bsym) for pair in zip(reads(part), makes(part), strict=False))
 
 
 def written_by(bsym: BoundSymbol) -> Iterator[Names]:

@@ -27,6 +27,7 @@ import torch
 from thunder.core import prims
 from thunder.core.codeutils import SigInfo
 from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors import passes
@@ -44,24 +45,28 @@ def torch_function(region: Region, name: str) -> Callable[..., Any]:
     than it is needed."""
     trace = TraceCtx(None)
     trace.args, trace.kwargs = list(region.inputs), {}
-    # prims.lerp is the one primitive of the table that torch runs only as its composite.
-    leaves = [
-        ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
-        if leaf.sym.id is PrimIDs.LERP
-        else leaf
-        for leaf in region.leaves
-    ]
-    results = (proxy for leaf in leaves for proxy in makes(leaf))
-    trace.names = {proxy.name for proxy in (*region.inputs, *results)}
+    trace.names = {proxy.name for leaf in region.leaves for proxy in makes(leaf)}
+    trace.names.update(proxy.name for proxy in region.inputs)
     with tracectx(trace):
         for proxy in region.inputs:
             prims.unpack_trivial(proxy, name=proxy.name)
-    trace.bound_symbols += [*leaves, prims.python_return.bind(list(region.outputs), output=None)]
+        for leaf in region.leaves:
+            trace.bound_symbols.append(_run_by_torch(leaf))
+    trace.bound_symbols.append(prims.python_return.bind(list(region.outputs), output=None))
     trace._siginfo = SigInfo(name)
     trace._siginfo.args = [(proxy.name, None) for proxy in region.inputs]
     # Not Thunder's function itself, for thunder_patches/passes.py replaces it.
     trace = passes.transform_for_execution(trace, (torch_executor,))
     return passes.del_last_used(trace).python_callable()  # type: ignore[no-any-return]
+
+
+def _run_by_torch(leaf: BoundSymbol) -> BoundSymbol:
+    """torch has lerp only as its composite, and no fmod of a number: that is filled in."""
+    if leaf.sym.id is PrimIDs.LERP:
+        return ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
+    if leaf.sym.id is PrimIDs.FMOD and not isinstance(leaf.args[0], TensorProxy):
+        return leaf.from_bsym(args=(ltorch.full_like(*leaf.args[::-1]), leaf.args[1]))
+    return leaf
 
 
 # ------------------------------------------------------------------------------------------ views

@@ -20,7 +20,7 @@ from thunder.extend import OperatorExecutor
 
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import COPIES
+from thunder_fuser.trace.proxies import COPIES, overwritten, renamed_by
 
 IN_PLACE = OperatorExecutor("thunder_fuser_in_place")
 
@@ -73,12 +73,12 @@ def _pairs(flow: DataFlow) -> Iterator[tuple[int, int]]:
     makers: dict[str, int] = {}
     for at, op in enumerate(ops):
         if op.only(COPIES):
-            source, target = op.reads[0].name, op.reads[-1].name
-            call = makers.get(source, -1)
-            if call > last_write and users[source] == [at]:
+            ((source, _),), (target,) = renamed_by(op.bsym), overwritten(op.bsym)
+            call = makers.get(source.name, -1)
+            if call > last_write and users[source.name] == [at]:
                 first, *others = ops[call].read_names
                 places = [memory.of(name) for name in (first, *others)]
-                if first == target and places.count(places[0]) == 1:
+                if first == target.name and places.count(places[0]) == 1:
                     yield at, call
         if op.kinds & COPIES:
             last_write = at

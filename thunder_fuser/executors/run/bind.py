@@ -82,8 +82,7 @@ def bind_region(
         name, call.meta, is_fusion=not region.makes_views, executor=executor,
         _bind_postprocess=bind_callable,
     )  # fmt: skip
-    outputs = [*region.outputs]
-    bsym = BoundSymbol(symbol, region.inputs, {}, outputs, region.leaves, header=comment)
+    bsym = BoundSymbol(symbol, region.inputs, {}, [*region.outputs], region.leaves, header=comment)
     bind_callable(bsym)
     if region.is_backward:
         bsym.tags.add(BoundSymbolTag.BACKWARD)

@@ -50,8 +50,7 @@ def _check_embedding(a: TensorProxy, weight: TensorProxy, **rest: Any) -> Reject
 def _check_embedding_backward(
     grad: TensorProxy, indices: TensorProxy, num_weights: Any, padding_idx: Any, *flags: Any
 ) -> Reject | None:
-    _, sparse = flags
-    if sparse:
+    if flags[1]:
         return Reject("a sparse gradient")
     known = type(num_weights) is int and type(padding_idx) is int
     return _check_index(grad, indices) if known else Reject("symbolic size")

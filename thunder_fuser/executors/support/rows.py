@@ -114,8 +114,7 @@ def refuse_number(operand: Any, dtype: DataType) -> Reject | None:
 
 def check_sizes(*sizes: Any) -> Reject | None:
     """A Reject for sizes that are known only at the call."""
-    known = all(type(size) is int for size in flat(sizes))
-    return None if known else Reject("symbolic size")
+    return None if all(type(x) is int for x in flat(sizes)) else Reject("symbolic size")
 
 
 def check_shape(shape: Sequence[Any]) -> Reject | None:
@@ -213,8 +212,7 @@ _EMPTY = Reject("amax, amin, argmax or argmin over an empty dimension")
 
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
     """Refuses an empty axis, for which torch raises."""
-    empty = bool(a.ndim) and any(a._shape[dim] == 0 for dim in dims)
-    return _EMPTY if empty else None
+    return _EMPTY if a.ndim and any(a._shape[dim] == 0 for dim in dims) else None
 
 
 def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:

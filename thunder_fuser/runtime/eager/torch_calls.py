@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 
 _ATEN = torch.ops.aten
-_WORD = 16  # bytes
 
 
 def attention(
@@ -87,13 +86,10 @@ def _scores_of(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> to
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, copied if the kernels cannot read its rows as they lie.
-
-    They do not look at the stride of elements. On a GPU some read words of 16 bytes.
-    """
-    in_words = x.is_cuda and not x.shape[-1] * x.itemsize % _WORD
-    starts = (*x.stride()[:-1], x.storage_offset())
-    is_readable = x.stride(-1) == 1 and not (in_words and any(s * x.itemsize % _WORD for s in starts))
+    """The tensor, copied if the kernels cannot read its rows, on a GPU in words of 16 bytes."""
+    in_words = x.is_cuda and not x.shape[-1] * x.itemsize % 16
+    starts = (*x.stride()[:-1], x.storage_offset()) if in_words else ()
+    is_readable = x.stride(-1) == 1 and not any(start * x.itemsize % 16 for start in starts)
     return x if is_readable else x.clone(memory_format=torch.contiguous_format)
 
 

@@ -22,7 +22,6 @@ import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.proxies import ProxyTag, TensorProxy
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.executors.torch_autograd import ThunderFunction
 from thunder.transforms import autodiff
@@ -63,16 +62,13 @@ def _tag_results_without_gradients() -> None:
         for at in positions:
             results[at].tags.add(ProxyTag.DETACHED_AUTOGRAD_GRAPH)
         joint: TraceCtx = of_thunder(trace, *args, **kwargs)
-        joint.bound_symbols = [*map(_with_size, joint.bound_symbols)]
+        joint.bound_symbols = [
+            bsym if bsym.args or bsym.sym.id != ltorch.zeros.id else bsym.from_bsym(args=((),))
+            for bsym in joint.bound_symbols
+        ]
         return joint
 
     autodiff.grad_transform_on_trace = transform
-
-
-def _with_size(bsym: BoundSymbol) -> BoundSymbol:
-    """zeros() in place of a gradient of rank 0 that is not there  ->  zeros(()), which torch takes"""
-    is_bare = bsym.sym.id == ltorch.zeros.id and not bsym.args
-    return bsym.from_bsym(args=((),)) if is_bare else bsym
 
 
 def _is_on() -> bool:
@@ -105,12 +101,11 @@ def _return_none_for_them() -> None:
         positions = _without.get()
         _without.set(frozenset())
         if positions:
-            last = forward.bound_symbols[-1]
-            data, kept = last.args
+            symbols = forward.bound_symbols
+            data, kept = symbols[-1].args
             flat = enumerate(data["flat_output"])
             outputs = tuple(None if at in positions else output for at, output in flat)
-            changed = last.from_bsym(args=({**data, "flat_output": outputs}, kept))
-            forward.bound_symbols[-1] = changed
+            symbols[-1] = symbols[-1].from_bsym(args=({**data, "flat_output": outputs}, kept))
         return forward, backward
 
     autodiff.split_into_forward_and_backward = split

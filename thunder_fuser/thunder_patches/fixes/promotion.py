@@ -70,8 +70,7 @@ def broadcast_scalars(hooks: Hooks) -> None:
         """The operands in one shape."""
         on_cpu = all(tensor.device.devicetype is DeviceType.CPU for tensor in _tensors(args))
         as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(hooks))
-        result = of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers)
-        return tuple(result)
+        return tuple(of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers))
 
     clang.maybe_broadcast = broadcast
 

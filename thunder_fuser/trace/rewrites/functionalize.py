@@ -27,7 +27,7 @@ from thunder.core.proxies import Proxy, Variable, variableify
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import COPIES, FENCES, overwritten, replaces
+from thunder_fuser.trace.proxies import COPIES, FENCES, overwritten, renamed_by, replaces
 
 _BY_NAME = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})  # what they read keeps its name
 
@@ -116,14 +116,13 @@ class _Values:
                 self._names[new.name] = replace(name, seen=self._writes[name.memory])
 
     def _copy(self, op: Op) -> None:
-        source, target = op.reads[0], op.reads[-1]
+        ((source, out),), (target,) = renamed_by(op.bsym), overwritten(op.bsym)
         memory, name = self._at(target.name), self._names.get(target.name)
         fits = name is not None and not name.is_view and source.name in self._unwritten
         if not (fits and replaces(source, target)):
             self._unfit.add(memory)
         count = self._writes[memory] = self._writes[memory] + 1
-        for out in op.makes:
-            self._names[out.name] = _Name(memory, source, count, count)
+        self._names[out.name] = _Name(memory, source, count, count)
 
     def _read(self, op: Op) -> None:
         """A memory with reads of outdated names is unfit; the backward may read older values."""
