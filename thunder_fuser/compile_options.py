@@ -28,6 +28,7 @@ class CompileOptions:
     persistent_buffers: bool = False
     autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()
+    skip_passes: str = ""
     multi_device: MultiDeviceParams = field(default_factory=MultiDeviceParams)
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 
@@ -20,6 +21,7 @@ from thunder_fuser.base.dump import (
     FUSION,
     KERNEL,
     LOG,
+    PASSES,
     PROGRAM,
     SCHEDULE,
     SEGMENTS,
@@ -42,7 +44,7 @@ from thunder_fuser.host.programs.launchers import Launcher, build, launcher_for
 from thunder_fuser.host.programs.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.presegment import run_passes, run_target_passes
+from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -140,7 +142,7 @@ def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
             scheduled = _chosen(piece, alignment, choice) or scheduled
         choices.append(choice)
         sources.append(emit(dump.add(SCHEDULE.format(number), scheduled)))
-        dump.add(_kernel_file(number, sources[-1]), sources[-1], _text)
+        dump.add(_kernel_file(number, sources[-1]), sources[-1], attrgetter("text"))
     return Planned(segmented, tuple(sources), tuple(choices), dump)
 
 
@@ -213,10 +215,6 @@ def _kernel_file(number: int, source: KernelSource | None) -> str:
     return KERNEL.format(number, "cu" if is_cuda else "cpp")
 
 
-def _text(source: KernelSource | None) -> str:
-    return "" if source is None else source.text
-
-
 def plan_segments(
     fusion: Fusion,
     keys: tuple[InputKey, ...],
@@ -227,9 +225,10 @@ def plan_segments(
     """The segments of a fusion for arguments with these keys. Compiles nothing."""
     dump, options = dump or Dump(""), options.of_stages
     dump.add(FUSION, fusion)
+    note = partial(dump.add, PASSES, text=lambda fired: "\n".join([*map(str, fired), ""]))
     with stage("specialise"):
-        known = run_passes(specialise(fusion, keys), options)
-        known = dump.add(SPECIALISED, run_target_passes(known, target, options))
+        passed = run_passes(specialise(fusion, keys), options, target, note)
+        known = dump.add(SPECIALISED, passed)
     with stage("segment"):
         segmented = with_donations(segment(known, target, options))
     return dump.add(SEGMENTS, segmented, with_params)

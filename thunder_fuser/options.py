@@ -45,10 +45,10 @@ class Option:
     or_callable: bool = False
     several: bool = False  # choices, with commas between
     words: Mapping[object, float] = field(default_factory=dict)  # that stand for numbers
+    env: str = field(default="", init=False)  # the environment variable
 
-    @property
-    def env(self) -> str:
-        return PREFIX + self.name.upper()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "env", PREFIX + self.name.upper())
 
     def parse(self, value: object) -> Value:
         """The value in the row's type; OptionError if it does not fit."""
@@ -139,7 +139,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
         Option("native_calls", bool, True, "C code finds programs, allocates and launches"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
-        Option("skip_passes", str, "", "passes over traces to leave out, with commas between"),
+        Option("skip_passes", str, "", "passes to leave out, with commas between"),
         Option(
             "autotune", float, 0.0, least=0, words={"off": 0.0, "on": 0.5, False: 0.0, True: 0.5},
             help="seconds for each kernel to measure other schedules and keep the fastest; off, or"
@@ -233,7 +233,7 @@ _held: ContextVar[tuple[_Scope, ...] | None] = ContextVar("held", default=None)
 
 def option(name: str) -> Value:
     """The current value."""
-    row = _row(name)
+    row = OPTIONS.get(name) or _row(name)
     held = _held.get()
     for scope in reversed(_scopes if held is None else held):
         if name in scope:

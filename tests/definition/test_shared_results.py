@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.cases import Runner, rand
+from helpers.rows import after_row
 
 from thunder_fuser import FusionDefinition
 from thunder_fuser.ir.frontend.language import Recorder, rebuild
 from thunder_fuser.ir.rules.build import define
-from thunder_fuser.presegment.simplify import share_results
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -71,6 +71,6 @@ def test_only_a_fusion_definition_asks_for_it() -> None:
         one.add_output(one.ops.reshape(one.define_tensor([4, 6], True, strides=[6, 1]), [24]))
     fusion, asking = define(fd.definition), define(asks.definition)
     assert rebuild(str(asking)) == asking
-    assert share_results(fusion) is fusion
-    (shared,) = share_results(asking).outputs
+    assert after_row("share_results", fusion) is fusion
+    (shared,) = after_row("share_results", asking).outputs
     assert (shared.name, shared.shape) == ("T0", (24,))

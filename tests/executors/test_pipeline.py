@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,8 +54,23 @@ def test_a_needed_pass_says_why(name: str) -> None:
 
 
 def test_an_unknown_pass_names_the_nearest() -> None:
-    with pytest.raises(OptionError, match="write drop_roundings"):
-        jit(block, skip_passes="drop_rounding")(*arguments())
+    for name in ("drop_roundings", "remove_common"):
+        with pytest.raises(OptionError, match=f"write {name}"):
+            jit(block, skip_passes=name[:-1])(*arguments())
+
+
+def test_passes_over_traces_and_over_fusions_are_left_out_together(tmp_path: Path) -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x).bfloat16().float() + torch.exp(x)
+
+    x = torch.randn(4, 8)
+    for at, skipped in enumerate(["", "drop_roundings, remove_round_trips, remove_common"]):
+        folder = tmp_path / str(at)
+        found = jit(twice, strict=True, skip_passes=skipped, dump=str(folder))(x)
+        torch.testing.assert_close(found, twice(x), rtol=1e-2, atol=0)
+        passes = [path.read_text() for path in folder.rglob("1_passes.txt")]
+        assert any("== remove_common\n" in text for text in passes) == (at == 0)
+        assert ("== drop_roundings\n" in (folder / "plan_0.txt").read_text()) == (at == 0)
 
 
 def lose_an_item(plan: Plan) -> Plan:

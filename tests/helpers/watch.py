@@ -27,6 +27,7 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import CompileError, ToolchainError
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.presegment import rewrite
 from thunder_fuser.runtime.cuda import cubin, cubin_recipe, nvrtc_version
 
 ARCHES = ("sm_80", "sm_90a")
@@ -48,7 +49,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, test: str) -> Iterator[None]:
     fusions: list[Fusion] = []
     _record(monkeypatch, compiler, "emit_cuda", sources)
     _record(monkeypatch, compiler, "run_passes", fusions)
-    _record(monkeypatch, compiler, "run_target_passes", fusions)
+    _record(monkeypatch, rewrite, "verify", fusions)
     _record(monkeypatch, executable, "define", fusions)
     yield
     check_fusions(fusions)

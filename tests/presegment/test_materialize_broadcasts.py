@@ -10,12 +10,12 @@ import pytest
 import torch
 from helpers.cases import rand
 from helpers.graphs import Graph, after_passes
+from helpers.rows import after_row
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
-from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
 from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
@@ -116,17 +116,17 @@ KEEPS = {
 def test_fires(name: str, repeatable: bool) -> None:
     with options(repeatable=repeatable):
         before, chosen = after_passes(FIRES[name]()), compile_options()
-        after = verify(materialize_broadcasts(before, H200, chosen))
+        after = verify(after_row("materialize_broadcasts", before, H200, chosen))
         stored = [expr for expr in after.exprs if expr.op == "segment_set"]
         assert len(stored) == (2 if name == "rotary" else 1)
         assert len(after.exprs) == len(before.exprs) + len(stored)
-        assert materialize_broadcasts(after, H200, chosen) is after
+        assert after_row("materialize_broadcasts", after, H200, chosen) is after
 
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_keeps(name: str) -> None:
     before = after_passes(KEEPS[name]())
-    assert materialize_broadcasts(before, H200, compile_options()) is before
+    assert after_row("materialize_broadcasts", before, H200, compile_options()) is before
 
 
 @pytest.mark.parametrize("name", FIRES)

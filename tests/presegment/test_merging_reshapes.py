@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 import torch
+from helpers.rows import after_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
-from thunder_fuser.presegment.merging_reshapes import groups_of, move_merging_reshapes
+from thunder_fuser.presegment.merging_reshapes import groups_of
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.eager.evaluate import evaluate
 
@@ -189,9 +190,9 @@ def graphs(draw: st.DrawFn) -> tuple[FusionDefinition, list[torch.Tensor]]:
 def test_it_changes_no_result(graph: tuple[FusionDefinition, list[torch.Tensor]]) -> None:
     fd, inputs = graph
     before = specialise(fd.fusion, input_keys(fd.fusion, tuple(inputs)))
-    after = move_merging_reshapes(before)
+    after = after_row("move_merging_reshapes", before)
     assert rebuild(str(after)) == after
-    assert move_merging_reshapes(after) == after
+    assert after_row("move_merging_reshapes", after) == after
     for made in (after, run_passes(before, compile_options())):
         for got, want in zip(evaluate(made, inputs), evaluate(before, inputs), strict=True):
             assert got.shape == want.shape

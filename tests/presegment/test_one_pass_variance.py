@@ -10,11 +10,10 @@ import pytest
 import torch
 from conftest import Golden
 from helpers.cases import poisoned
+from helpers.rows import after_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thunder_fuser import presegment
-from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
@@ -22,8 +21,7 @@ from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
-from thunder_fuser.presegment import FOR_A_TARGET, run_passes, run_target_passes
-from thunder_fuser.presegment.one_pass_variance import one_pass_variance
+from thunder_fuser.presegment import PASSES, run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.target import CPU, H200, TARGETS, Target
 
@@ -47,6 +45,9 @@ def statistics(x: torch.Tensor, dims: tuple[int, ...] = IMAGES) -> FusionDefinit
     return fd
 
 
+FOR_A_TARGET = [row for row in PASSES[:-2] if row.for_target]
+
+
 def passed(
     fd: FusionDefinition, x: torch.Tensor, target: Target, *, repeatable: bool = True
 ) -> tuple[Fusion, Fusion]:
@@ -54,13 +55,14 @@ def passed(
     with options(repeatable=repeatable):
         known = compile_options()
         fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, (x,))), known)
-        for one in FOR_A_TARGET[:-1]:
-            fusion = one(fusion, target, known)
-        return fusion, one_pass_variance(fusion, target, known)
+        for row in FOR_A_TARGET:
+            fusion = after_row(row.name, fusion, target, known)
+        after = after_row("one_pass_variance", fusion, target, known)
+        return fusion, after_row("remove_dead", after)
 
 
 def test_it_is_the_last_one() -> None:
-    assert FOR_A_TARGET[-1] is one_pass_variance
+    assert [row.name for row in PASSES[-2:]] == ["one_pass_variance", "remove_dead"]
 
 
 # ---- where it fires
@@ -97,7 +99,7 @@ def test_fires(name: str, repeatable: bool) -> None:
     before, after = passed(statistics(x, dims), x, target, repeatable=repeatable)
     assert after is not before
     assert rebuild(str(verify(after))) == after
-    assert one_pass_variance(after, target, compile_options()) is after
+    assert after_row("one_pass_variance", after, target, compile_options()) is after
 
 
 @pytest.mark.parametrize("repeatable", [False, True])
@@ -153,10 +155,10 @@ def test_keeps_other_sums(body: Callable[[FusionDefinition, torch.Tensor], None]
     with options(repeatable=True):
         known = compile_options()
         fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, tuple(inputs))), known)
-        for one in FOR_A_TARGET[:-1]:
-            fusion = one(fusion, H200, known)
+        for row in FOR_A_TARGET:
+            fusion = after_row(row.name, fusion, H200, known)
         assert any(expr.attr("chunk") for expr in fusion.exprs)
-        assert one_pass_variance(fusion, H200, known) is fusion
+        assert after_row("one_pass_variance", fusion, H200, known) is fusion
 
 
 @pytest.mark.parametrize("name", ["batch norm, channels last", "runs do not divide", "cpu"])
@@ -197,13 +199,8 @@ def test_first_rows_are_read_before_the_loop() -> None:
 @contextmanager
 def two_passes() -> Iterator[None]:
     """Compiles without the pass."""
-    FusionCache.reset()
-    presegment.FOR_A_TARGET = FOR_A_TARGET[:-1]
-    try:
+    with options(skip_passes="one_pass_variance"):
         yield
-    finally:
-        presegment.FOR_A_TARGET = FOR_A_TARGET
-        FusionCache.reset()
 
 
 def run(
@@ -350,6 +347,5 @@ def test_runs_through_all_passes() -> None:
     x = RESNET
     with options(repeatable=True):
         known, fd = compile_options(), statistics(x)
-        fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, (x,))), known)
-        after = run_target_passes(fusion, H200, known)
+        after = run_passes(specialise(fd.fusion, input_keys(fd.fusion, (x,))), known, H200)
     assert after == passed(statistics(x), x, H200)[1]

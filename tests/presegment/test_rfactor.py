@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.graphs import Graph, meta, rows, softmax, summed
+from helpers.rows import after_row
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
@@ -17,7 +18,6 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
-from thunder_fuser.presegment.rfactor import rfactor
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.target import CPU, H200, TARGETS, Target
@@ -27,7 +27,7 @@ def split(graph: Graph, target: Target) -> tuple[Fusion, Fusion]:
     """The fusion before and after."""
     fd, inputs = graph
     before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)), compile_options())
-    return before, rfactor(before, target, compile_options())
+    return before, after_row("rfactor", before, target, compile_options())
 
 
 def chunks(fusion: Fusion) -> list[object]:
@@ -56,7 +56,7 @@ def test_fires(name: str) -> None:
     assert not chunks(before)
     assert chunks(after)
     assert rebuild(str(verify(after))) == after
-    assert rfactor(after, FIRES[name][1], compile_options()) == after
+    assert after_row("rfactor", after, FIRES[name][1], compile_options()) == after
 
 
 @pytest.mark.parametrize("name", KEEPS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.graphs import Graph, layer_norm, softmax, summed
+from helpers.rows import after_row
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.call.dispatch import input_keys
@@ -15,7 +16,6 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
-from thunder_fuser.presegment.rfactor import two_stage_reductions
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -97,7 +97,7 @@ def nested(graph: Graph, target: Target) -> tuple[Fusion, Fusion]:
     """The fusion before and after."""
     fd, inputs = graph
     before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)), compile_options())
-    return before, two_stage_reductions(before, target, compile_options())
+    return before, after_row("two_stage_reductions", before, target, compile_options())
 
 
 LAST = (0, 2, 3, 1)
@@ -129,7 +129,7 @@ def test_fires(name: str) -> None:
     more = 2 if name == "instance norm" else count  # its groups are rows
     assert len([e for e in after.exprs if e.op == "sum"]) == count + more
     assert rebuild(str(verify(after))) == after
-    assert two_stage_reductions(after, H200, compile_options()) == after
+    assert after_row("two_stage_reductions", after, H200, compile_options()) == after
 
 
 @pytest.mark.parametrize("name", KEEPS)

@@ -11,12 +11,12 @@ import torch
 from conftest import Golden
 from helpers.cases import rand
 from helpers.graphs import Graph, after_passes
+from helpers.rows import after_row
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.options import compile_options, options
-from thunder_fuser.presegment.unify_memory_order import unify_memory_order
 from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.target import CPU, EMULATOR, H200, Target
 
@@ -102,23 +102,23 @@ KEEPS = {"alike": alike, "small": small, "few channels": few_channels, "pointwis
 def test_fires(name: str, repeatable: bool) -> None:
     with options(repeatable=repeatable):
         chosen, before = compile_options(), after_passes(FIRES[name]())
-        after = verify(unify_memory_order(before, H200, chosen))
+        after = verify(after_row("unify_memory_order", before, H200, chosen))
         (copy,) = [expr for expr in after.exprs if expr.op == "stride_order"]
         assert len(after.exprs) == len(before.exprs) + 1
         assert copy.inputs[0] in after.inputs and len(after.uses[copy.inputs[0]]) == 1
-        assert unify_memory_order(after, H200, chosen) is after
+        assert after_row("unify_memory_order", after, H200, chosen) is after
 
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_keeps(name: str) -> None:
     before = after_passes(KEEPS[name]())
-    assert unify_memory_order(before, H200, compile_options()) is before
+    assert after_row("unify_memory_order", before, H200, compile_options()) is before
 
 
 @pytest.mark.parametrize("name", FIRES)
 def test_a_cpu_needs_no_copy(name: str) -> None:
     before = after_passes(FIRES[name]())
-    assert unify_memory_order(before, CPU, compile_options()) is before
+    assert after_row("unify_memory_order", before, CPU, compile_options()) is before
 
 
 @pytest.mark.parametrize("name", FIRES)

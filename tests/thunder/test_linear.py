@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from helpers.rows import after_row
 from helpers.steps import LINEAR, growth
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
@@ -36,7 +37,6 @@ from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
-from thunder_fuser.presegment.simplify import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.dataflow import DataFlow
@@ -251,7 +251,7 @@ def test_what_passes_replace_is_looked_up_once() -> None:
                 t = fd.ops.exp(fd.ops.cast(fd.ops.set(t), DataType.Float))
             fd.add_output(t)
         fusion = define(fd.definition)
-        return lambda: remove_round_trips(fusion)
+        return lambda: after_row("remove_round_trips", fusion)
 
     assert growth(make, 60) < LINEAR
 

@@ -2,6 +2,7 @@
 """Writes the result of each stage of a fusion into a file, before the next stage starts.
 
     FOLDER/NAME/fusion_0/0_fusion.py          the definition with types and axes
+                         1_passes.txt         which pass changed which records, if one did
                          1_specialised.py     for the sizes of the call, after the passes
                          2_segments.txt       what each kernel computes
                          3_schedule_0.py      of segment 0
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 FUSION, SPECIALISED, SEGMENTS = "0_fusion.py", "1_specialised.py", "2_segments.txt"
 SCHEDULE, KERNEL, LOG = "3_schedule_{}.py", "4_kernel_{}.{}", "4_kernel_{}.log"
-PROGRAM = "5_program.py"
+PASSES, PROGRAM = "1_passes.txt", "5_program.py"
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT = "thunder_fuser-failed-"  # begins the names of temporary folders
@@ -52,11 +53,10 @@ class Dump:
 
     def add(self, name: str, result: T, text: Callable[[T], object] = str) -> T:
         """Writes the result of a stage as text, unless it is None. Returns the result."""
-        if result is None:
-            return result
-        self._texts[name] = partial(text, result)
-        if self.folder is not None:
-            self._write(self.folder)
+        if result is not None:
+            self._texts[name] = partial(text, result)
+            if self.folder is not None:
+                self._write(self.folder)
         return result
 
     def keep(self) -> Path:

@@ -15,7 +15,6 @@ from thunder.core.trace import TraceCtx
 from thunder.extend import FusionExecutor
 
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.errors import OptionError, nearest
 from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.dead_views import drop_dead_views
@@ -36,6 +35,7 @@ from thunder_fuser.executors.support.dtensor import mesh_of_call
 from thunder_fuser.executors.support.random import without_state
 from thunder_fuser.functions import why_apart
 from thunder_fuser.options import option
+from thunder_fuser.presegment import NEEDED, skipped_names
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.memory import leave_written_views, save_before_writes
@@ -95,26 +95,10 @@ def passes_text() -> str:
 
 
 def skipped_passes(text: str) -> frozenset[str]:
-    """The names of passes in the value of the option skip_passes.
-
-    OptionError for a name that no pass has, or whose pass is needed.
-    """
+    """The names of passes in the value of the option skip_passes; OptionError for another name."""
     needed = {each.name: each.needed for each in TRACE_PASSES}
     needed |= {each.name: each.needed for each in REGION_PASSES}
-    names = frozenset(filter(None, text.replace(" ", "").split(",")))
-    for name in sorted(names - needed.keys()):
-        near = nearest(name, needed)
-        raise OptionError(
-            "option skip_passes", expected=f"names of passes: {', '.join(needed)}", got=name,
-            do=f"write {near}" * bool(near),
-        )  # fmt: skip
-    for name in sorted(names):
-        if needed[name]:
-            raise OptionError(
-                "option skip_passes", expected="a pass that can be left out",
-                got=f"{name} ({needed[name]})",
-            )  # fmt: skip
-    return names
+    return skipped_names(text, {**needed, **NEEDED})
 
 
 def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:

@@ -16,14 +16,13 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Operand, OpRecord, names_of
-from thunder_fuser.presegment.rewrite import expand, rewrite
+from thunder_fuser.presegment.rewrite import Rule, makers
 
 _ONE_KERNEL = frozenset({OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.SCALAR})
-_JOINS = frozenset({"cat", "pad"})
 _KEEP_DIGITS = frozenset({"neg", "abs", "cat", "slice", "reshape", "permute", "set"})
 
 
-def widen_joins(fusion: Fusion) -> Fusion:
+def widen_joins(fusion: Fusion) -> Rule:
     """A cat or a pad of rounded values, or of slices of some, is made in Float and rounded.
 
         T2 = cast(T1: f32, BFloat16); T4 = cat([T2, T3: bf16])
@@ -32,14 +31,10 @@ def widen_joins(fusion: Fusion) -> Fusion:
     Not if T1 depends on a reduction: another kernel may compute it, and it would be stored in
     Float. A value that 16 bits hold can be computed again from one that is stored.
     """
-    widened = {
-        record: tuple(_widened(record, fusion)) for record in fusion.definition
-        if record.op in _JOINS and _is_worth(record, fusion)
-    }  # fmt: skip
-    return expand(fusion, widened)
+    return lambda join: [*_widened(join, fusion)] if _is_worth(join, fusion) else join
 
 
-def remove_exact_roundings(fusion: Fusion) -> Fusion:
+def remove_exact_roundings(fusion: Fusion) -> Rule:
     """Removes a rounding to 16 bits, and back, of a value that 16 bits hold.
 
     T1 = neg(cast(T0: bf16, Float)); T2 = cast(cast(T1, BFloat16), Float)  ->  T1 replaces T2
@@ -47,20 +42,22 @@ def remove_exact_roundings(fusion: Fusion) -> Fusion:
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         name = record.outputs[0]
-        if record.op != "cast" or fusion.tensors[name].dtype is not DataType.Float:
+        if fusion.tensors[name].dtype is not DataType.Float:
             return record
         rounded = _rounded(fusion, record.inputs[0])
         if rounded is None or name in fusion.results:
             return record
         return rounded if _holds(fusion, rounded, str(record.inputs[0])) else record
 
-    return rewrite(fusion, rule)
+    return rule
 
 
 def _is_worth(join: OpRecord, fusion: Fusion) -> bool:
+    """True if it has a rounded operand, and any kernel can compute each that has more digits."""
     rounded = [r for o in join.inputs if (r := _rounded(fusion, _sliced(fusion, o)[0])) is not None]
     return bool(rounded) and all(
-        _holds(fusion, source, join.outputs[0]) or _in_one_kernel(fusion, source)
+        _holds(fusion, source, join.outputs[0])
+        or all(maker.row.kind in _ONE_KERNEL for maker in makers(fusion.producer, source))
         for source in rounded
     )
 
@@ -115,17 +112,3 @@ def _holds(fusion: Fusion, name: str, half: str) -> bool:
         return fusion.tensors[str(producer.inputs[0])].dtype is fusion.tensors[half].dtype
     keeps = producer.op in _KEEP_DIGITS or (producer.op == "pad" and producer.attr("value") == 0)
     return keeps and all(_holds(fusion, source, half) for source in names_of(producer))
-
-
-def _in_one_kernel(fusion: Fusion, name: str) -> bool:
-    """True if a tensor is computed from arguments by ops that any kernel can take in."""
-    seen, left = set[str](), [name]
-    while left:
-        producer = fusion.producer.get(left.pop())
-        if producer is None:
-            continue
-        if producer.row.kind not in _ONE_KERNEL:
-            return False
-        left += [source for source in names_of(producer) if source not in seen]
-        seen.update(names_of(producer))
-    return True

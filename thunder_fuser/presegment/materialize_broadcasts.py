@@ -19,24 +19,22 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.shapes import normalise_axes
-from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.presegment.rewrite import Rule, makers
 from thunder_fuser.target import Target
 
 _INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
-def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """The fusion with boundaries behind such values; they share one kernel, so one launch."""
-    if not any(is_costly(expr.row) for expr in fusion.exprs):
-        return fusion
+def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Puts boundaries behind expensive values that are broadcast; these share one kernel."""
     savings = {
         fusion.producer[name]: _saving(fusion, name, times, target)
         for name, times in _broadcast(fusion).items()
     }
     stored = [expr for expr, saving in savings.items() if saving > 0]
     if sum(savings[expr] for expr in stored) <= target.launch_bytes:
-        return fusion
-    return expand(fusion, {expr: _stored(expr) for expr in stored})
+        return {}
+    return {expr: _stored(expr) for expr in stored}
 
 
 def _stored(record: OpRecord) -> list[OpRecord]:
@@ -51,32 +49,17 @@ def _saving(fusion: Fusion, name: str, times: int, target: Target) -> float:
 
     A value that depends on a reduction saves nothing: the loop that reduces computes it once.
     """
-    chain = _chain(fusion, name)
+    chain = [*makers(fusion.producer, name, _is_inlined)]
     if any(expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN) for expr in chain):
         return 0.0
-    work = sum(_elements(fusion, e.outputs[0]) * e.row.cost for e in chain if is_costly(e.row))
-    moved = 2 * _elements(fusion, name) * fusion.tensors[name].dtype.bytes
+    tensors = fusion.tensors
+    work = sum(prod(tensors[e.outputs[0]].sizes) * e.row.cost for e in chain if is_costly(e.row))
+    moved = 2 * prod(tensors[name].sizes) * tensors[name].dtype.bytes
     return work * (times - 1) / target.ops_per_byte - moved
 
 
-def _elements(fusion: Fusion, name: str) -> int:
-    return prod(fusion.tensors[name].sizes)
-
-
-def _chain(fusion: Fusion, name: str) -> set[OpRecord]:
-    """What a kernel that reads the value would compute for it, up to boundaries, lookups and
-    reductions."""
-    chain: set[OpRecord] = set()
-    stack = [name]
-    while stack:
-        expr = fusion.producer.get(stack.pop())
-        if expr is not None and expr not in chain:
-            chain.add(expr)
-            stack += names_of(expr) if _is_inlined(expr) else ()
-    return chain
-
-
 def _is_inlined(expr: OpRecord) -> bool:
+    """True if a kernel that reads the value computes it: no boundary, lookup or reduction."""
     return expr.row.kind in _INLINED and expr.op != "segment_set"
 
 

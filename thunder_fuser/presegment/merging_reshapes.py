@@ -202,9 +202,7 @@ class _Mover:
                 replaced[name] = self._merged[name].fine
             elif sizes:
                 replaced[name] = self._read_as(name, sizes)
-        fine = self._made_fine(result, groups)
-        self.records.append(replace(rename(record, replaced), outputs=(fine,)))
-        return True
+        return self._write_fine(rename(record, replaced), groups)
 
     def _fine(self, name: str, groups: AxisGroups) -> Sizes | None:
         """The fine sizes of an operand; () if it has no axes, None if it has other fine axes."""
@@ -219,33 +217,31 @@ class _Mover:
         is_had = name not in self._reduced if merged is None else merged.groups == operand_groups
         return _fine_sizes(operand_groups) if is_had else None
 
-    def _made_fine(self, result: str, groups: AxisGroups) -> str:
-        """Notes that a fine value is computed in place of a result; returns its name."""
-        fine = f"{result}.fine"
+    def _write_fine(self, record: OpRecord, groups: AxisGroups, **attrs: AttrValue) -> bool:
+        """Writes a record that computes a fine value in place of its result; True, as it does."""
+        (result,), fine = record.outputs, f"{record.outputs[0]}.fine"
         self._merged[result] = Merged(fine, groups)
         self._sizes[fine] = _fine_sizes(groups)
         if result in self._reduced:
             self._reduced.add(fine)
-        return fine
+        self.records.append(with_attrs(replace(record, outputs=(fine,)), **attrs))
+        return True
 
     def _reduction(self, record: OpRecord) -> bool:
         """sum(x, dims=[1]), axis 1 merged of two  ->  sum(fine, dims=[1, 2])"""
-        (source,), (result,) = names_of(record), record.outputs
+        (source,) = names_of(record)
         merged = self._merged.get(source) or self._argument(source)
         if merged is None or record.attr("chunk") is not None:
             return False
         dims = record.ints("dims")
         starts = list(accumulate(map(len, merged.groups), initial=0))
         fine_dims = tuple(at for dim in dims for at in range(starts[dim], starts[dim + 1]))
-        left = [
+        left = tuple(
             (1,) * len(group) if at in dims else group
             for at, group in enumerate(merged.groups)
             if at not in dims or record.attr("keepdim")
-        ]
-        fine = self._made_fine(result, tuple(left))
-        moved = replace(record, inputs=(merged.fine,), outputs=(fine,))
-        self.records.append(with_attrs(moved, dims=fine_dims))
-        return True
+        )
+        return self._write_fine(replace(record, inputs=(merged.fine,)), left, dims=fine_dims)
 
     def _broadcast(self, record: OpRecord) -> bool:
         """broadcast_in_dim(x, [256, 1], [0])  ->  broadcast_in_dim(fine, [8, 32, 1], [0, 1])"""
@@ -262,11 +258,8 @@ class _Mover:
                 return False
         starts = list(accumulate(map(len, groups), initial=0))
         fine_dims = tuple(at for axis in dims for at in range(starts[axis], starts[axis + 1]))
-        fine = self._made_fine(result, tuple(groups))
-        moved = replace(record, inputs=(merged.fine,), outputs=(fine,))
-        shape = _fine_sizes(tuple(groups))
-        self.records.append(with_attrs(moved, shape=shape, broadcast_dims=fine_dims))
-        return True
+        moved, fine = replace(record, inputs=(merged.fine,)), tuple(groups)
+        return self._write_fine(moved, fine, shape=_fine_sizes(fine), broadcast_dims=fine_dims)
 
     def _argument(self, name: str) -> Merged | None:
         """Reshapes an argument, or its cast, to the fine axes of merged values of the same size."""

@@ -31,7 +31,6 @@ a trace, so both of its sums are always in one fusion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -41,8 +40,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
-from thunder_fuser.presegment.rewrite import expand
-from thunder_fuser.presegment.simplify import remove_dead
+from thunder_fuser.presegment.rewrite import Rule, makers
 from thunder_fuser.schedule.axes import summed_order
 from thunder_fuser.schedule.persistence import EXPENSIVE
 from thunder_fuser.target import Target
@@ -75,18 +73,17 @@ class Spread:
         return self.record.integer("chunk")
 
 
-def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """The fusion with such sums of squares about the first row of each run."""
+def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Sums squares about the first row of each run, where they would wait for a mean."""
     spreads = [spread for record in fusion.exprs if (spread := _spread(fusion, record)) is not None]
     if not spreads:
-        return fusion
+        return {}
     whole = Parts(fusion).of(fusion.exprs)
-    rewritten = {
+    return {
         spread.record: _SpreadWriter(fusion, spread, target).records()
         for spread in spreads
         if _saves_a_pass(whole, spread) and _is_exact(whole, spread, target, options)
     }
-    return remove_dead(expand(fusion, rewritten)) if rewritten else fusion
 
 
 # ---- which sums
@@ -126,23 +123,13 @@ def _is_of_columns(fusion: Fusion, spread: Spread) -> bool:
 def _saves_a_pass(whole: Part, spread: Spread) -> bool:
     """True if the mean waits for sums over the same runs, and x can be computed at any place."""
     pattern, name = whole.patterns[spread.record.outputs[0]], spread.record.outputs[0]
-    before = [e.outputs[0] for e in _needed(whole, spread.mean) if e.attr("chunk") == spread.run]
+    needed = makers(whole.producer, spread.mean)
+    before = [expr.outputs[0] for expr in needed if expr.attr("chunk") == spread.run]
     is_cheap = all(
         expr.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT) and expr.row.cost < EXPENSIVE
-        for expr in _needed(whole, spread.x)
+        for expr in makers(whole.producer, spread.x)
     )
     return is_cheap and any(whole.patterns.get(at) == pattern for at in before if at != name)
-
-
-def _needed(whole: Part, name: str) -> Iterator[OpRecord]:
-    """The expressions that a value is computed by."""
-    seen, stack = set[str](), [name]
-    while stack:
-        expr = whole.producer.get(stack.pop())
-        if expr is not None and expr.outputs[0] not in seen:
-            seen.add(expr.outputs[0])
-            stack += names_of(expr)
-            yield expr
 
 
 def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptions) -> bool:

@@ -23,7 +23,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.presegment.rewrite import Rule
 from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
@@ -83,7 +83,7 @@ class AxisReuse:
 # ---- sums that share the sums of rows
 
 
-def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     """Sums over different axes of the same data both start with sums of the rows that they share.
 
         T1 = sum(T0: f32[n, g, c, hw], dims=[0, 3])      a weight's gradient, of a group norm
@@ -101,14 +101,14 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
     """
     dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
     if len(dims) < 2 or not any(isinstance(axes, tuple) and len(axes) > 1 for axes in dims):
-        return fusion  # no reduction is over columns and other axes
+        return {}  # no reduction is over columns and other axes
     whole = Parts(fusion).of(fusion.exprs)
     patterns = {expr: whole.patterns[expr.outputs[0]] for expr in whole.reductions}
     if len(set(patterns.values())) < 2 or has_order(whole, options):
-        return fusion
+        return {}
     columns = _columns(whole, patterns, target, options)
     steps = {record: _split_dims(whole, record, axes) for record, axes in columns.items()}
-    return expand(fusion, {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()})
+    return {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()}
 
 
 def _columns(
@@ -165,7 +165,7 @@ def _split_dims(
 # ---- long sums with few results
 
 
-def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     """Makes long reductions with few results in two steps, so that the whole device has work.
 
         T1 = sum(T0: f32[i0{65536}, i1{1024}], dims=[0])
@@ -180,15 +180,13 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     No atomics: the order of additions is fixed, and does not depend on how many threads there are.
     Shorter runs of additions also round less.
     """
-    if not any(expr.row.kind is OpKind.REDUCTION for expr in fusion.exprs):
-        return fusion
     whole = Parts(fusion).of(fusion.exprs)
     reuse = AxisReuse(whole)
     chunks = {record: _chunk(whole, reuse, record, target, options) for record in whole.reductions}
-    return expand(fusion, {
+    return {
         record: _in_runs(fusion, whole, record, _order(whole, record, options), chunk)
         for record, chunk in chunks.items() if chunk
-    })
+    }  # fmt: skip
 
 
 def _order(whole: Part, record: OpRecord, options: CompileOptions) -> tuple[str, ...]:

@@ -1,15 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that replace an expression by a cheaper one, or by a value that exists already.
-
-share_results              reshape(T0), a result                       ->  a view of T0
-fold_scalars               size(T0: f32[i0{8}], dim=0)                 ->  8
-remove_empty               pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0])  ->  full([8, 4], 0.0)
-remove_trivial_reductions  sum(T0: f32[i0{8}, b1{1}], dims=[1])        ->  squeeze(T0, dims=[1])
-remove_round_trips         cast(cast(T0: bf16, Float), BFloat16)       ->  T0
-remove_common              add(exp(T0), exp(T0))                       ->  T1 = exp(T0); add(T1, T1)
-join_one_plus_tanh         add(1.0, tanh(T0))                          ->  one_plus_tanh(T0)
-remove_dead                sin(T0), which no result needs              ->  nothing
-"""
+"""Rewrites that replace an expression by a cheaper one, or by a value that exists already."""
 
 from __future__ import annotations
 
@@ -28,16 +18,15 @@ from thunder_fuser.ir.record import (
     OpRecord,
     names_of,
 )
-from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.rules.host_scalars import computed
 from thunder_fuser.ir.rules.type_rules import ValueType, types_of
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.presegment.rewrite import rewrite
+from thunder_fuser.presegment.rewrite import Rule
 
 _UNIT = frozenset([Literal.of(1), Literal.of(1.0)])
 
 
-def share_results(fusion: Fusion) -> Fusion:
+def share_results(fusion: Fusion) -> Rule:
     """A result that is a reshape of an argument becomes a view of it, if its layout allows one.
 
         T1 = reshape(T0: f32[i0{4}, i1{6}], new_shape=[24]); add_output(T1, shares=True)
@@ -47,10 +36,9 @@ def share_results(fusion: Fusion) -> Fusion:
     decides what shares memory, and nothing here asks for views.
     """
     if not any(record.attr("shares") for record in fusion.definition):
-        return fusion
+        return {}
     whole = _whole_arguments(fusion)
-    records = tuple(_shared(record, fusion, whole) for record in fusion.definition)
-    return fusion if records == fusion.definition else define(records)
+    return lambda record: _shared(record, fusion, whole)
 
 
 def _whole_arguments(fusion: Fusion) -> set[str]:
@@ -77,7 +65,7 @@ def _shared(record: OpRecord, fusion: Fusion, whole: set[str]) -> OpRecord:
     return OpRecord("add_output", (source,), (), attrs)
 
 
-def fold_scalars(fusion: Fusion) -> Fusion:
+def fold_scalars(fusion: Fusion) -> Rule:
     """Sizes, casts and arithmetic of literals become literals. Results stay computed.
 
         S1 = size(T0: f32[i0{8}], dim=0); T2 = cast(S1, Float); T3 = truediv(T9, T2)
@@ -99,7 +87,7 @@ def fold_scalars(fusion: Fusion) -> Fusion:
         typed = replace(record, op="cast", inputs=(value,), attrs=attrs)
         return value if _may_stand_for(name, known, fusion) else typed
 
-    return rewrite(fusion, rule)
+    return rule
 
 
 def _value(record: OpRecord, fusion: Fusion, known: Mapping[str, Number]) -> Number | None:
@@ -134,7 +122,7 @@ def _may_stand_for(name: str, known: Mapping[str, Number], fusion: Fusion) -> bo
     return True
 
 
-def remove_empty(fusion: Fusion) -> Fusion:
+def remove_empty(fusion: Fusion) -> Rule:
     """A pad of an empty tensor becomes its value, and a cat drops operands without elements.
 
     T1 = pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0], 2.0)               ->  T1 = full([8, 4], 2.0)
@@ -152,22 +140,20 @@ def remove_empty(fusion: Fusion) -> Fusion:
             attrs = (("shape", fusion.tensors[name].sizes), ("dtype", fusion.tensors[name].dtype))
             value = Literal.of(record.attr("value") or 0)  # type: ignore[arg-type]
             return replace(record, op="full", inputs=(value,), attrs=attrs)
-        if record.op != "cat":
-            return record
         kept = tuple(operand for operand in record.inputs if operand not in empty)
         if len(kept) > 1:
             return replace(record, inputs=kept)
         is_result = name in fusion.results
         return replace(record, op="set", inputs=kept, attrs=()) if is_result else kept[0]
 
-    return rewrite(fusion, rule)
+    return rule
 
 
 def _is_empty(name: str, fusion: Fusion) -> bool:
     return any(size.is_const and size.value == 0 for size in fusion.tensors[name].shape)
 
 
-def remove_trivial_reductions(fusion: Fusion) -> Fusion:
+def remove_trivial_reductions(fusion: Fusion) -> Rule:
     """Reductions and scans over axes of size 1, and reductions over none, compute nothing.
 
     T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1])                 ->  T1 = squeeze(T0, dims=[1])
@@ -179,10 +165,8 @@ def remove_trivial_reductions(fusion: Fusion) -> Fusion:
         logical = fusion.tensors[record.outputs[0]].domain.logical
         if record.row.kind is OpKind.SCAN:
             reduced = [logical[record.integer("dim")]]
-        elif record.row.kind is OpKind.REDUCTION:
-            reduced = [axis for axis in logical if axis.is_reduction]
         else:
-            return record
+            reduced = [axis for axis in logical if axis.is_reduction]
         if any(not a.extent.is_const or a.extent.value != 1 for a in reduced):
             return record
         if record.row.kind is OpKind.REDUCTION and reduced and not record.attr("keepdim"):
@@ -191,10 +175,10 @@ def remove_trivial_reductions(fusion: Fusion) -> Fusion:
             return replace(record, op="set", attrs=())
         return record.inputs[0]
 
-    return rewrite(fusion, rule)
+    return rule
 
 
-def remove_round_trips(fusion: Fusion) -> Fusion:
+def remove_round_trips(fusion: Fusion) -> Rule:
     """Removes casts that change nothing, exact round trips, and `set`s that are no results.
 
     T1 = cast(T0: bf16, Float); T2 = cast(T1, BFloat16)     ->  T0 replaces T2
@@ -207,7 +191,7 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
     results = set(fusion.results)
 
     def rule(record: OpRecord) -> OpRecord | Operand:
-        if record.op not in ("cast", "set") or not isinstance(record.inputs[0], str):
+        if not isinstance(record.inputs[0], str):
             return record
         source, name = record.inputs[0], record.outputs[0]
         before, after = fusion.tensors[source].dtype, fusion.tensors[name].dtype
@@ -225,7 +209,7 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
             widened[name] = source
         return record
 
-    return rewrite(fusion, rule)
+    return rule
 
 
 def _is_free(fusion: Fusion, name: str) -> bool:
@@ -236,7 +220,7 @@ def _is_free(fusion: Fusion, name: str) -> bool:
     return record is not None and record.row.kind is OpKind.POINTWISE
 
 
-def remove_common(fusion: Fusion) -> Fusion:
+def remove_common(fusion: Fusion) -> Rule:
     """Computes only the first of several expressions with equal op, operands and attributes.
 
     T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
@@ -260,10 +244,10 @@ def remove_common(fusion: Fusion) -> Fusion:
             results.add(same)  # it is a result now, so another equal result must be a copy
         return replace(record, op="set", inputs=(same,), attrs=()) if is_copied else same
 
-    return rewrite(fusion, rule)
+    return rule
 
 
-def join_one_plus_tanh(fusion: Fusion) -> Fusion:
+def join_one_plus_tanh(fusion: Fusion) -> Rule:
     """1 + tanh(x), the expensive part of gelu's tanh form, becomes one operation.
 
     T1 = tanh(T0); T2 = add(1.0, T1)    ->  T2 = one_plus_tanh(T0)
@@ -276,7 +260,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
     """
 
     def rule(record: OpRecord) -> OpRecord:
-        if record.op != "add" or _UNIT.isdisjoint(record.inputs):
+        if _UNIT.isdisjoint(record.inputs):
             return record
         for name in names_of(record):
             tanh = fusion.producer.get(name)
@@ -285,22 +269,20 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
                 return replace(record, op="one_plus_tanh", inputs=tanh.inputs)
         return record
 
-    return rewrite(fusion, rule)
+    return rule
 
 
-def remove_dead(fusion: Fusion) -> Fusion:
+def remove_dead(fusion: Fusion) -> Rule:
     """Removes expressions that no result needs. Inputs stay, since callers pass them.
 
     T1 = exp(T0); T2 = sin(T0); add_output(T2)  ->  T2 = sin(T0); add_output(T2)
     """
     needed: set[str] = set()
-    kept: list[OpRecord] = []
     for record in reversed(fusion.definition):
         is_kept = record.op in ("define_tensor", "define_scalar", "add_output")
         if is_kept or not needed.isdisjoint(record.outputs):
-            kept.append(record)
             needed |= _read_names(record)
-    return fusion if len(kept) == len(fusion.definition) else define(tuple(reversed(kept)))
+    return lambda record: [] if needed.isdisjoint(record.outputs) else record
 
 
 def _read_names(record: OpRecord) -> set[str]:

@@ -14,7 +14,7 @@ from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import StreamAxis
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Number, OpRecord
+from thunder_fuser.ir.record import AttrValue, Number, OpRecord, rename
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.rules.host_scalars import numbers_at
 from thunder_fuser.ir.rules.layouts import global_sizes, local_domain
@@ -117,7 +117,7 @@ def _record(
 ) -> OpRecord:
     if record.op == "define_tensor":
         return _tensor(record, fusion.tensors[record.outputs[0]], keys[record.outputs[0]])
-    attrs = tuple((k, _sizes(v, scalars) if k in NAMED_ATTRS else v) for k, v in record.attrs)
+    attrs = rename(record, scalars).attrs  # type: ignore[arg-type]  # sizes become numbers
     return record if attrs == record.attrs else replace(record, attrs=attrs)
 
 
@@ -144,9 +144,3 @@ def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ..
     flags: tuple[bool | None, ...] = record.attr("contiguity")  # type: ignore[assignment]
     places = allocation_of(record.ints("stride_order"))
     return tuple(None if sizes[a] == 1 else f for a, f in zip(places, flags, strict=True))
-
-
-def _sizes(value: AttrValue, scalars: Mapping[str, Number]) -> AttrValue:
-    if isinstance(value, tuple):
-        return tuple(_sizes(item, scalars) for item in value)
-    return scalars[value] if isinstance(value, str) and value in scalars else value

@@ -21,7 +21,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 from thunder_fuser.ir.strides import stride_order_of
-from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.presegment.rewrite import Rule
 from thunder_fuser.schedule.axes import order_over, summed_order
 from thunder_fuser.target import Target
 
@@ -35,19 +35,20 @@ class _Copy:
     readers: tuple[OpRecord, ...]
 
 
-def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """The fusion with such copies, where reading in the wrong order costs more than to copy."""
-    if target.is_cpu or not any(e.row.kind is OpKind.REDUCTION for e in fusion.exprs):
-        return fusion
+def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Copies arguments of another memory order, where reading them costs more than to copy."""
+    if target.is_cpu:
+        return {}
     whole = Parts(fusion).of(fusion.exprs)
     waste = SectorWaste(whole, target)
     if not waste.is_mixed:
-        return fusion
+        return {}
     copies: dict[str, _Copy] = {}
     for record in whole.reductions:
         for copy in _copies(whole, record, waste, target, options):
             copies.setdefault(copy.name, copy)
-    return expand(fusion, _written(copies.values()))
+    readers = dict.fromkeys(reader for copy in copies.values() for reader in copy.readers)
+    return {reader: _written(reader, copies.values()) for reader in readers}
 
 
 def _copies(
@@ -96,18 +97,12 @@ def _stride_order(whole: Part, name: str, wanted: tuple[str, ...]) -> tuple[int,
     return stride_order_of([*(at for at in range(len(axes)) if at not in real), *real])
 
 
-def _written(copies: Collection[_Copy]) -> dict[OpRecord, list[OpRecord]]:
-    """{reader: the copies that it is the first to read, and itself, which reads copies}"""
-    rewritten: dict[OpRecord, list[OpRecord]] = {}
-    names: dict[OpRecord, dict[str, str]] = {}
-    for copy in copies:
-        for reader in copy.readers:
-            names.setdefault(reader, {})[copy.name] = f"{copy.name}.copy"
-    for copy in copies:
-        record = OpRecord(
-            "stride_order", (copy.name,), (f"{copy.name}.copy",), (("stride_order", copy.order),)
-        )
-        rewritten.setdefault(copy.readers[0], []).append(record)
-    for reader, replaced in names.items():
-        rewritten.setdefault(reader, []).append(rename(reader, replaced))
-    return rewritten
+def _written(record: OpRecord, copies: Collection[_Copy]) -> list[OpRecord]:
+    """A record that reads copies, behind those that it is the first to read."""
+    read = [copy for copy in copies if record in copy.readers]
+    names = {copy.name: f"{copy.name}.copy" for copy in read}
+    written = [
+        OpRecord("stride_order", (copy.name,), (names[copy.name],), (("stride_order", copy.order),))
+        for copy in read if copy.readers[0] == record
+    ]
+    return [*written, rename(record, names)]

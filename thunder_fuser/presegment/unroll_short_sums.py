@@ -25,31 +25,33 @@ from collections.abc import Callable, Iterator
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.presegment.rewrite import Chain, expand
+from thunder_fuser.presegment.rewrite import Chain, Rule
 
 MOST = 8  # elements of a short sum
 _ELSEWHERE = ("slice", "pad", "cat", "flip")  # ops that read at other places than they write
 
 
-def unroll_short_sums(fusion: Fusion) -> Fusion:
+def unroll_short_sums(fusion: Fusion) -> Rule:
     """Turns short sums that are read at other places than their own into additions."""
     moved = _moved(fusion)
     return _unrolled(fusion, lambda name: name in moved)
 
 
-def unroll_middle_sums(fusion: Fusion) -> Fusion:
+def unroll_middle_sums(fusion: Fusion) -> Rule:
     """Turns short sums over an axis between two others into additions."""
     return _unrolled(fusion, lambda name: _is_between(fusion, name))
 
 
-def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Fusion:
+def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Rule:
     """Turns short sums into additions if the predicate is true for their names."""
-    sums = [record for record in fusion.exprs if record.op == "sum"]
-    axes = {record: _short_axis(fusion, record) for record in sums}
-    return expand(fusion, {
-        record: _additions(fusion, record, axis)
-        for record, axis in axes.items() if axis is not None and is_meant(record.outputs[0])
-    })
+
+    def rule(record: OpRecord) -> OpRecord | list[OpRecord]:
+        axis = _short_axis(fusion, record)
+        if axis is None or not is_meant(record.outputs[0]):
+            return record
+        return [*_additions(fusion, record, axis)]
+
+    return rule
 
 
 def _moved(fusion: Fusion) -> set[str]:
