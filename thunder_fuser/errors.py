@@ -207,7 +207,7 @@ class CacheWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """A fusion could not be compiled; its torch ops run instead."""
+    """Torch runs what is jitted: the ops of a fusion that could not be compiled, or generate()."""
 
 
 class CommunicationWarning(UserWarning):

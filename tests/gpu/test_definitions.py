@@ -47,12 +47,15 @@ def test_the_smallest_integer_is_its_own_negative(dtype: torch.dtype) -> None:
     x = torch.tensor([least, least + 1, -1, 0, 1, -(least + 1)], dtype=dtype, device=DEVICE)
     with FusionDefinition() as fd:
         t, zero, minus = fd.from_pytorch(x), fd.define_scalar(0), fd.define_scalar(-1)
-        made = fd.ops.neg(t), fd.ops.abs(t), fd.ops.sub(zero, t), fd.ops.mul(t, minus)
+        made = (
+            fd.ops.neg(t), fd.ops.abs(t), fd.ops.sub(zero, t), fd.ops.mul(t, minus),
+            fd.ops.add(fd.ops.bitwise_not(t), fd.define_scalar(1)),
+        )  # fmt: skip
         for y in made:
             fd.add_output(fd.ops.gt(fd.ops.cast(y, torch_dtype_to_nvfuser_dtype(dtype)), zero))
             fd.add_output(fd.ops.pow(t, fd.ops.cast(y, torch_dtype_to_nvfuser_dtype(dtype))))
     results = fd.execute([x])
-    for index, y in enumerate((-x, x.abs(), 0 - x, x * -1)):
+    for index, y in enumerate((-x, x.abs(), 0 - x, x * -1, ~x + 1)):
         torch.testing.assert_close(results[2 * index], y > 0)
         torch.testing.assert_close(results[2 * index + 1], x**y)
 

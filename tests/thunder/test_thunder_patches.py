@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import thunder_fuser
 from thunder_fuser import fuser
-from thunder_fuser.errors import CopyError, LostWriteWarning
+from thunder_fuser.errors import CopyError, FallbackWarning, LostWriteWarning
 
 Jit = Callable[..., Any]
 JITS: dict[str, Jit] = {
@@ -377,3 +377,27 @@ def test_the_switch_in_the_environment() -> None:
             env={**os.environ, "THUNDER_FUSER_THUNDER_FIXES": value},
         )  # fmt: skip
         assert result.stdout.strip() == expected, result.stderr
+
+
+# ---------------------------------------------------------------------------------- other methods
+
+
+class _Generates(nn.Linear):
+    def generate(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x) + 1
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@by_each_jit
+def test_generate_says_that_torch_runs_it(jit: Jit) -> None:
+    model, x = _Generates(3, 3), torch.randn(2, 3)
+    jitted = jit(model)
+    with pytest.warns(FallbackWarning, match="thunderfx") as told:
+        result = jitted.generate(x)
+    assert told[0].filename == __file__
+    torch.testing.assert_close(result, model.generate(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jitted.scaled(x)

@@ -11,6 +11,7 @@ Thunder's own recipes look for nvFuser, and hand None to thunder.jit where there
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,9 +23,14 @@ from thunder.recipes import BaseRecipe, HFTransformers, register_recipe
 
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.source.torch_words import refuse_words
 
-# {a plugin of Thunder: what it needs, of which Thunder says less}
-NEEDS = {FP8: "transformer_engine", QuantizeInt4: "bitsandbytes", ReduceOverhead: "a CUDA device"}
+# {a plugin of Thunder: (what it needs, whether that is here)}; Thunder's own errors say less
+NEEDS: dict[type[Plugin], tuple[str, Callable[[], bool]]] = {
+    FP8: ("transformer_engine", lambda: find_spec("transformer_engine") is not None),
+    QuantizeInt4: ("bitsandbytes", lambda: find_spec("bitsandbytes") is not None),
+    ReduceOverhead: ("a CUDA device", lambda: bool(torch.cuda.is_available())),
+}
 
 
 class FuserRecipe(BaseRecipe):  # type: ignore[misc]
@@ -41,6 +47,12 @@ class FuserRecipe(BaseRecipe):  # type: ignore[misc]
         plugins: list[Plugin] | None = None,
         **options: Any,
     ) -> None:
+        refuse_words("FuserRecipe", options)
+        for name in options.keys() & {"fuser", "executors", "transforms"}:
+            raise OptionError(
+                "FuserRecipe", expected="keywords of thunder.jit, without those that a recipe sets",
+                got=name, do="leave it out; or call thunder.jit, which takes executors",
+            )  # fmt: skip
         super().__init__(show_progress=show_progress, interpreter=interpreter, plugins=plugins)
         self.options = options
 
@@ -69,12 +81,11 @@ class FuserHFTransformers(FuserRecipe, HFTransformers):  # type: ignore[misc]
 
 def missing_of(plugin: Plugin) -> str:
     """What a plugin needs and this machine lacks; empty if there is nothing."""
-    need = next((need for kind, need in NEEDS.items() if isinstance(plugin, kind)), "")
-    is_here = torch.cuda.is_available() if " " in need else bool(need) and find_spec(need)
-    return "" if is_here else need
+    needs = (need for kind, need in NEEDS.items() if isinstance(plugin, kind))
+    return next((name for name, is_here in needs if not is_here()), "")
 
 
 register_recipe("thunder_fuser", FuserRecipe)
 register_recipe("thunder_fuser-hf-transformers", FuserHFTransformers)
-if get_executor("nvfuser") is None:
+if get_executor("nvfuser") is None and Recipe._registry.get("") is BaseRecipe:
     Recipe.register("")(FuserRecipe)

@@ -8,11 +8,14 @@ waits neither for torch nor for Thunder.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from threading import local
 from types import ModuleType
 from typing import Any
 
@@ -29,22 +32,30 @@ class _Behind(MetaPathFinder):
     """Finds one module, as Python does; once that has run, it imports the module that registers."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self._asking = name, local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: Any = None
     ) -> ModuleSpec | None:
-        if name != self.name:
+        if name != self.name or getattr(self._asking, "is_on", False):
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        self._asking.is_on = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking.is_on = False
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
 
         def run_and_register(module: ModuleType) -> None:
             run(module)
-            import_module(REGISTERS[name])
+            with suppress(ValueError):  # another thread was first
+                sys.meta_path.remove(self)
+            try:
+                import_module(REGISTERS[name])
+            except Exception as error:  # who imports the module may not use the fuser
+                warnings.warn(f"thunder_fuser is not registered in {name}: {error}", stacklevel=2)
 
         spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
         return spec

@@ -27,7 +27,6 @@ from thunder_fuser.executors.pipeline import (
     TRACE_PASSES,
     plan_options,
     read_trace,
-    skipped_passes,
     target_of,
 )
 from thunder_fuser.executors.plan_text import PlanText
@@ -47,7 +46,7 @@ from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.options import Value, compile_options, in_force, option
-from thunder_fuser.presegment import NEEDED
+from thunder_fuser.presegment import skipped_names
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.jit_options import check_options, options_of_jit
@@ -123,14 +122,11 @@ class ThunderFuser(FusionExecutor):
         """Called once a compilation, with forward and backward in one trace."""
         options = options_of_jit()
         check_options(options)
-        skipped = skipped_passes(str(options.get("skip_passes", option("skip_passes"))))
-        if skipped:  # the compilers of regions know no passes over traces
-            options["skip_passes"] = ",".join(sorted(skipped & NEEDED.keys()))
         with in_force(options), working("planning"), timing("trace"):
             note_arguments(trace.args or ())
             if option("cuda_graphs"):
                 add_cuda_graphs()
-            fused = self._fused(trace, options, skipped)
+            fused = self._fused(trace, options)
             if self.prepare_region and compiles_ahead():
                 BACKGROUND.add(jobs_of(fused, self.prepare_region))
             return fused
@@ -138,10 +134,8 @@ class ThunderFuser(FusionExecutor):
     # ---- claim, prepare, bind
 
     @stage("claim")
-    def _fused(
-        self, trace: TraceCtx, options: dict[str, Value], skipped: frozenset[str]
-    ) -> TraceCtx:
-        dump = str(option("dump"))
+    def _fused(self, trace: TraceCtx, options: dict[str, Value]) -> TraceCtx:
+        skipped, dump = skipped_names(str(option("skip_passes"))), str(option("dump"))
         note = PlanText(dump).add if dump else lambda name, plan: None
         read = read_trace(trace, target_of(trace), compile_options())
         note("read", read)

@@ -35,7 +35,7 @@ from thunder_fuser.executors.support.dtensor import mesh_of_call
 from thunder_fuser.executors.support.random import without_state
 from thunder_fuser.functions import why_apart
 from thunder_fuser.options import option
-from thunder_fuser.presegment import NEEDED, skipped_names
+from thunder_fuser.presegment import NEEDED
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.memory import leave_written_views, save_before_writes
@@ -87,18 +87,15 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
 )
 
 
+NEEDED.update((each.name, each.needed) for each in TRACE_PASSES)
+NEEDED.update((each.name, each.needed) for each in REGION_PASSES)
+
+
 def passes_text() -> str:
     """A line for each pass, in order: its name, and what it returns."""
     rows = [(each.name, each.run.__doc__ or "") for each in TRACE_PASSES]
     rows += [(each.name, each.run.__doc__ or "") for each in REGION_PASSES]
     return "\n".join(f"{name:22} {text.splitlines()[0]}" for name, text in rows)
-
-
-def skipped_passes(text: str) -> frozenset[str]:
-    """The names of passes in the value of the option skip_passes; OptionError for another name."""
-    needed = {each.name: each.needed for each in TRACE_PASSES}
-    needed |= {each.name: each.needed for each in REGION_PASSES}
-    return skipped_names(text, {**needed, **NEEDED})
 
 
 def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:

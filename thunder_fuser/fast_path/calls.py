@@ -85,10 +85,12 @@ def jit(
 
 
 def _refuse_hooks(function: Callable[..., Any]) -> None:
-    """Raises OptionError for a module of FSDP2, whose hooks Thunder does not read."""
-    if any(each.__name__ == "FSDPModule" for each in type(function).__mro__):
+    """Raises OptionError for a module with parts of FSDP2, whose hooks Thunder does not read."""
+    module = getattr(function, "__self__", function)
+    parts = [*module.modules()] if isinstance(module, torch.nn.Module) else []
+    if any(each.__name__ == "FSDPModule" for part in parts for each in type(part).__mro__):
         raise OptionError(
-            "thunder_fuser.jit", expected="a module without FSDP2", got=type(function).__name__,
+            "thunder_fuser.jit", expected="a module without FSDP2", got=type(module).__name__,
             do="write model.compile(backend=ThunderCompiler(executors=[fuser]))",
         )  # fmt: skip
 

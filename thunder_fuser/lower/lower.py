@@ -15,8 +15,8 @@ A scan has its own loop over the lanes of a step, before the loop that reads it:
     for s:  for v: a[v] = exp(x)      then scan a over the block, from the carry on
             for v: store a[v]
 
-Values are pulled: a store asks for its operand at an index, that one for its own operands, and so
-on to the loads. Each value is put into the outermost scope with the loop variables of its index.
+Values are pulled: what a store lacks, back to the loads, is listed and then made in order. Each
+value is put into the outermost scope with the loop variables of its index.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ which records (1_passes.txt), and the option skip_passes leaves rows out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.compile_options import CompileOptions
@@ -62,7 +62,8 @@ PASSES: tuple[FusionPass, ...] = (
     FusionPass(simplify.remove_dead, _ANY),  # the sums that one_pass_variance replaces
 )
 
-NEEDED: Mapping[str, str] = {row.name: row.needed for row in PASSES}
+# {a pass: why it cannot be left out, or nothing}. The passes of executors/pipeline.py add theirs.
+NEEDED: dict[str, str] = {row.name: row.needed for row in PASSES}
 
 
 def run_passes(
@@ -71,11 +72,11 @@ def run_passes(
     target: Target | None = None,
     note: Callable[[list[Fired]], object] = lambda fired: None,
 ) -> Fusion:
-    """Runs the rows in order, without those for a target if there is none. An error names the row.
+    """Runs the rows in order, without those for a target if there is none.
 
     note: is called with what the rows did so far, whenever one did something.
     """
-    fusion, skipped = verify(fusion, "specialise"), skipped_names(options.skip_passes, NEEDED)
+    fusion, skipped = verify(fusion, "specialise"), skipped_names(options.skip_passes)
     log: list[Fired] = []
     for row in PASSES:
         if row.name in skipped or row.repeatable not in (None, options.repeatable):
@@ -90,15 +91,12 @@ def run_passes(
     return fusion
 
 
-def skipped_names(text: str, needed: Mapping[str, str]) -> frozenset[str]:
-    """The names of passes in a value of the option skip_passes; OptionError for another name.
-
-    needed: {pass: why it cannot be left out, or nothing}
-    """
+def skipped_names(text: str) -> frozenset[str]:
+    """The names of passes in a value of the option skip_passes; OptionError for another name."""
     names = frozenset(filter(None, text.replace(" ", "").split(",")))
-    optional = [name for name, why in needed.items() if not why]
+    optional = [name for name, why in NEEDED.items() if not why]
     for name in sorted(names.difference(optional)):
-        why, near = needed.get(name), nearest(name, optional)
+        why, near = NEEDED.get(name), nearest(name, optional)
         raise OptionError(
             "option skip_passes", expected=f"passes that can be left out: {', '.join(optional)}",
             got=f"{name} ({why})" if why else name, do=f"write {near}" * bool(near and not why),

@@ -38,11 +38,11 @@ def advice_on(name: str, value: object) -> str:
     return _MODES.get(str(value), advice) if name == "mode" else advice
 
 
-def refuse_words(door: str, keywords: Mapping[str, Any]) -> None:
-    """Raises OptionError for the first keyword of torch.compile."""
+def refuse_words(door: str, keywords: Mapping[str, Any], where: str = "") -> None:
+    """Raises OptionError for the first keyword of torch.compile. where: the words go in there."""
     for name, value in keywords.items():
         if advice := advice_on(name, value):
             raise OptionError(
                 door, expected="keywords of thunder.jit",
-                got=f"{name}={value!r}, which is torch.compile's", do=advice,
+                got=f"{name}={value!r}, which is torch.compile's", do=advice + where,
             )  # fmt: skip

@@ -169,9 +169,9 @@ PATCHES: tuple[Patch, ...] = (
         gradient_rules.sum_dtensors, ("thunder.torch:add.meta",),
     ),
     Patch(
-        "jitted modules inside others lose their names, and cannot be copied", "fix",
+        "jitted modules lose their names inside others, are not copied, generate eagerly", "fix",
         modules.repair_modules,
-        (f"{_MODULE}.state_dict", f"{_MODULE} +_load_from_state_dict",
+        (f"{_MODULE}.state_dict", f"{_MODULE}.__getattr__", f"{_MODULE} +_load_from_state_dict",
          f"{_MODULE} +__deepcopy__", f"{_MODULE} +__reduce_ex__"),
         (f"{_MODULE}.__init__",),
     ),

@@ -5,6 +5,7 @@
         names                                          net..0.weight         net.0.weight
         self.load_state_dict(self.state_dict())        Missing key(s)        loads
     deepcopy(thunder.jit(net)), pickle.dumps(...)      AssertionError        jitted again
+    thunder.jit(net).generate(...)                     eager                 eager, told
 
 Replaced: ThunderModule.state_dict, to which torch passes a prefix that ends in a dot, where Thunder
 wants one without; and ThunderModule._load_from_state_dict, through which torch loads a module that
@@ -15,6 +16,7 @@ closures. Now the original module and the keywords of `jit` are copied, and jitt
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import deepcopy
@@ -26,9 +28,14 @@ from thunder.core.langctxs import Languages, resolve_language
 from thunder.core.module import ThunderModule
 from thunder.extend import TemporaryExecutor, get_always_executors, get_executor
 
-from thunder_fuser.errors import CopyError
+from thunder_fuser.errors import CopyError, FallbackWarning
+from thunder_fuser.source.warn import warn_at
 from thunder_fuser.thunder_patches.patch import Hooks
 
+_EAGER = (
+    "generate() of a jitted module is the original's, which torch runs. To fix it: jit the original"
+    " by thunder.dynamo.thunderfx, or call original.compile(backend='thunder_fuser')."
+)
 _OF_THUNDER = {  # attributes that a new jitted module has of its own
     "_modules", "_forward_fn", "_overrides_parameters", "_overrides_buffers", "_module_cache",
     "_null", "_lc_cd", "_lc_cs", "_lc_transforms",
@@ -41,6 +48,19 @@ def repair_modules(_: Hooks) -> None:
     _load_names_of_the_original()
     ThunderModule.__deepcopy__ = _deepcopy
     ThunderModule.__reduce_ex__ = lambda self, protocol: (_jit_again, tuple(_recipe_of(self)))
+    _tell_of_generate()
+
+
+def _tell_of_generate() -> None:
+    of_thunder = ThunderModule.__getattr__
+
+    def attribute(self: Any, name: str) -> Any:
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        if name == "generate" and not asks.startswith("thunder."):  # as Thunder's recipe does
+            warn_at("", _EAGER, FallbackWarning)
+        return of_thunder(self, name)
+
+    ThunderModule.__getattr__ = attribute
 
 
 # ------------------------------------------------------------------------------------- checkpoints

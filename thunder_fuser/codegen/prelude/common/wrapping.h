@@ -12,13 +12,13 @@ template <> struct Ring<u8> { using type = u32; };
 // the value comes from 16 bits, so -x is computed in 32.
 template <typename T, typename U> DEVICE T narrow(U value) {
 #ifdef __CUDA_ARCH__
-  if constexpr (sizeof(T) == 2) asm("" : "+r"(value));
+  if constexpr (sizeof(T) == 2 && sizeof(U) == 4) asm("" : "+r"(value));
 #endif
   return static_cast<T>(value);
 }
 template <typename T> DEVICE T wrap_add(T a, T b) {
   using U = typename Ring<T>::type;
-  return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
+  return narrow<T>(static_cast<U>(a) + static_cast<U>(b));
 }
 template <typename T> DEVICE T wrap_sub(T a, T b) {
   using U = typename Ring<T>::type;
