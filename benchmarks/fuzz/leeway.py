@@ -115,7 +115,7 @@ def _reason_of_product(x: torch.Tensor, dims: tuple[Any, ...], out: torch.Tensor
         return PRODUCT
     if not dims and (x == 0).sum() > 1 and not _is_finite(x):
         return TWO_ZEROS
-    if dims and (x == 0).any() and not _is_finite(x):
+    if dims and x.requires_grad and (x == 0).any() and not _is_finite(x):
         return DIVIDED
     sizes = _sizes(x)
     logs = torch.where((sizes > 0) & sizes.isfinite(), sizes, 1.0).log2()

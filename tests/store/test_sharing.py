@@ -217,6 +217,8 @@ def other_value(row: Option, folder: Path) -> Any:
     """A value that an option has not."""
     if row.choices:
         return next(choice for choice in row.choices if choice != row.default)
+    if row.name == "skip_passes":
+        return "remove_common"
     if row.type is str:
         return str(folder / row.name)
     if row.type is MultiDeviceParams:
