@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from thunder_fuser import options
 from thunder_fuser.errors import OptionError, VerifyError
 from thunder_fuser.executors.pipeline import REGION_PASSES, TRACE_PASSES
 from thunder_fuser.executors.regions.plan import Plan
@@ -57,6 +58,18 @@ def test_an_unknown_pass_names_the_nearest() -> None:
     for name in ("drop_roundings", "remove_common"):
         with pytest.raises(OptionError, match=f"write {name}"):
             jit(block, skip_passes=name[:-1])(*arguments())
+
+
+def test_a_program_that_is_made_inside_of_the_option_and_one_behind_it(tmp_path: Path) -> None:
+    """A function traced before, called with other strides: the option in force then counts."""
+    x = torch.randn(4, 8)
+    jitted = jit(lambda x: torch.exp(x) + torch.exp(x), strict=True, dump=str(tmp_path))
+    jitted(x)
+    with options(skip_passes="drop_roundings, remove_common"):
+        jitted(x.t().contiguous().t())
+    jitted(torch.randn(4, 16)[:, ::2])
+    passes = [path.read_text() for path in sorted(tmp_path.rglob("1_passes.txt"))]
+    assert sum("== remove_common\n" in text for text in passes) == 2
 
 
 def test_passes_over_traces_and_over_fusions_are_left_out_together(tmp_path: Path) -> None:

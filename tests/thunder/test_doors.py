@@ -337,3 +337,32 @@ def test_jit_is_a_decorator_with_and_without_arguments() -> None:
     assert (strict.__name__, strict.__doc__) == ("strict", "Twice the sine.")
     with pytest.raises(OptionError, match="expected a list with the fuser"):
         thunder_fuser.jit(executors=["torch"])
+
+
+def said(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], cwd=ROOT,
+        capture_output=True, text=True, check=True, timeout=300,
+    ).stdout  # fmt: skip
+
+
+def test_a_look_at_a_module_does_not_lose_its_door() -> None:
+    found = said(
+        "import importlib.util, thunder_fuser, thunder\n"
+        "importlib.util.find_spec('thunder.recipes')\n"
+        "import thunder.recipes\n"
+        "print('thunder_fuser' in thunder.recipes.get_recipes())"
+    )
+    assert found.split() == ["True"]
+
+
+def test_a_default_recipe_that_the_user_registered_stays() -> None:
+    found = said(
+        "import thunder, thunder.recipes\n"
+        "from thunder.core.recipe import Recipe\n"
+        "class Mine(thunder.recipes.BaseRecipe): pass\n"
+        "Recipe.register('')(Mine)\n"
+        "import thunder_fuser\n"
+        "print(Recipe._registry[''] is Mine)"
+    )
+    assert found.split() == ["True"]

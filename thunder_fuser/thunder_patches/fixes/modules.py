@@ -55,9 +55,10 @@ def _tell_of_generate() -> None:
     of_thunder = ThunderModule.__getattr__
 
     def attribute(self: Any, name: str) -> Any:
-        asks = sys._getframe(1).f_globals.get("__name__", "")
-        if name == "generate" and not asks.startswith("thunder."):  # as Thunder's recipe does
-            warn_at("", _EAGER, FallbackWarning)
+        if name == "generate":
+            asks = sys._getframe(1).f_globals.get("__name__", "")
+            if not asks.startswith("thunder."):  # as Thunder's recipe does
+                warn_at("", _EAGER, FallbackWarning)
         return of_thunder(self, name)
 
     ThunderModule.__getattr__ = attribute
