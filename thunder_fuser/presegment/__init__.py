@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fusion -> Fusion: the passes that run before segmentation, in this order.
 
-A row has the ops that it looks for, and a function whose docstring shows before -> after. Most are
-local rewrites: their function gives a rule for one record. The option dump writes which row changed
-which records (1_passes.txt), and the option skip_passes leaves rows out.
+A row has the ops that it looks for, and a function: its docstring, or its file's, shows before ->
+after. Most are local rewrites: their function gives a rule for one record. The option dump writes
+which row changed which records (1_passes.txt), and the option skip_passes leaves rows out.
 """
 
 from __future__ import annotations
