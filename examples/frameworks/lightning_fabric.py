@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning Fabric: jit, then set up. With mixed precision, and a checkpoint that Fabric writes.
+"""Lightning Fabric: jit the model, then set it up. With mixed precision, clipped gradients and a
+checkpoint after half of the steps, from which the second half starts anew.
+
+It trains in eager torch and with the fuser. The losses are equal.
 
 Run it: python examples/frameworks/lightning_fabric.py
 """
 
-import os
 import tempfile
 
 import thunder_fuser
@@ -18,13 +20,14 @@ STEPS = 20
 
 
 def train(is_jitted: bool, checkpoint: str) -> list[float]:
-    """The loss of each step. The second half is trained from the checkpoint."""
-    fabric = lightning.Fabric(accelerator="auto", devices=1, precision="bf16-mixed")
-    fabric.seed_everything(0, verbose=False)
+    """The loss of each step."""
+    fabric = lightning.Fabric(devices=1, precision="bf16-mixed")
+    torch.manual_seed(0)
     losses = []
     for half in range(2):
         net = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 8))
-        net = thunder_fuser.jit(net) if is_jitted else net
+        if is_jitted:
+            net = thunder_fuser.jit(net)
         model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
         state = {"model": model, "optimizer": optimizer}
         if half:
@@ -44,10 +47,11 @@ def train(is_jitted: bool, checkpoint: str) -> list[float]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "half.ckpt")
-        expected = train(False, path)
-        losses = train(True, path)
-    print(losses, expected)
+        expected = train(False, f"{folder}/eager.ckpt")
+        losses = train(True, f"{folder}/fuser.ckpt")
+    for step in range(0, STEPS, 4):
+        print(f"step {step:2}  loss {losses[step]:.3f}  eager {expected[step]:.3f}")
+    torch.testing.assert_close(losses, expected, atol=5e-3, rtol=0)
 
 
 main()
