@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test thunder-suite compat short lint docs gpu clean
+.PHONY: help setup demo bench test thunder-suite compat short lint docs dist gpu clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -61,6 +61,12 @@ thunder-suite: $(STAMP) ## all of Thunder's forward tests, of which `test` runs 
 docs: $(STAMP) ## the site, in docs/_build; a warning is an error
 	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "open docs/_build/index.html"
+
+dist: $(STAMP) ## sdist and wheel in dist/, then installed into an empty venv and run
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation -o dist >/dev/null
+	@FUSER_DIST=dist $(BIN)/python -m pytest -q tests/package/test_dist.py
+	@ls dist
 
 compat: ## a short test on torch 2.14, in a second venv; not part of `test`
 	@$(MAKE) --no-print-directory short VENV=$(COMPAT_VENV) TORCH='$(COMPAT_TORCH)' EXTRAS=test
