@@ -23,7 +23,6 @@ PAGES = (
     "README.md",
     "docs/ten-minutes.md",
     "docs/which-door.md",
-    "docs/frameworks.md",
     "docs/limitations.md",
     "docs/passes.md",
     "docs/stride-orders.md",
@@ -89,6 +88,8 @@ def test_notebook(notebook: Path, tmp_path: Path) -> None:
 def test_there_are_five_scripts_two_notebooks_and_those_of_frameworks() -> None:
     assert (len(SCRIPTS), len(NOTEBOOKS)) == (5, 2)
     assert set((ROOT / "examples" / "frameworks").glob("*.py")) == set(FRAMEWORKS)
+    page = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
+    assert [one.name for one in FRAMEWORKS if f"frameworks/{one.name})" not in page] == []
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda one: one.name)
