@@ -160,7 +160,7 @@ def test_the_recipe_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_recipe_of_hugging_face_refuses_a_later_version() -> None:
     pytest.importorskip("transformers", minversion="5")
-    with pytest.raises(OptionError, match="expected transformers 4.46 to 4.55, got 5"):
+    with pytest.raises(OptionError, match=r"expected transformers 4\.46 to 4\.55, got 5"):
         thunder.compile(net(), recipe="thunder_fuser-hf-transformers")
 
 
