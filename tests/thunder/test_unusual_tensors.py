@@ -325,3 +325,18 @@ def test_thunderfx_does_not_split_a_graph_at_such_a_cat() -> None:
     torch.testing.assert_close(result, X * 2)
     (graph,) = compiler.subgraph_infos
     assert not graph.split_reasons
+
+
+def test_thunderfx_does_not_split_a_graph_at_a_sum_of_sizes() -> None:
+    """Three sizes, as of a cache that grows."""
+    compiler = ThunderCompiler(executors=[fuser])
+
+    def padded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y]) * torch.ones(torch.sym_sum((x.shape[0], y.shape[0], 1)))[1:]
+
+    compiled = torch.compile(padded, backend=compiler, dynamic=True)
+    for size in (3, 4):
+        x, y = torch.linspace(0, 1, size), torch.linspace(1, 2, size + 1)
+        torch.testing.assert_close(compiled(x, y), padded(x, y))
+    (graph,) = compiler.subgraph_infos
+    assert "sym_sum" in str(graph.original_graph_module.graph) and not graph.split_reasons
