@@ -53,6 +53,7 @@ from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, numbered, with_params
 from thunder_fuser.segment.segmenter import segment
+from thunder_fuser.sharding.localise import FUSION_PASSES
 from thunder_fuser.target import Target
 
 
@@ -227,7 +228,7 @@ def plan_segments(
     dump.add(FUSION, fusion)
     note = partial(dump.add, PASSES, text=lambda fired: "\n".join([*map(str, fired), ""]))
     with stage("specialise"):
-        passed = run_passes(specialise(fusion, keys), options, target, note)
+        passed = run_passes(specialise(fusion, keys), options, target, note, FUSION_PASSES)
         known = dump.add(SPECIALISED, passed)
     with stage("segment"):
         segmented = with_donations(segment(known, target, options))

@@ -21,10 +21,9 @@ from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, MeshEr
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.mesh import REDUCTIONS, Mesh, word_of
 from thunder_fuser.ir.op_schema import bind, own_names
 from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
-from thunder_fuser.ir.rules.placements import REDUCTIONS, word_of
 from thunder_fuser.ir.rules.type_rules import ValueType, result_types
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from thunder_fuser.errors import DefinitionError, MeshError
 from thunder_fuser.ir.binding import axis_sizes
@@ -34,14 +33,11 @@ from thunder_fuser.ir.domain import (
     merged_name,
 )
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.mesh import Mesh, Sharding
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.rules.shapes import normalise_axis
 from thunder_fuser.ir.rules.streams import without_streams
 from thunder_fuser.ir.scalar import const
-
-# For each logical axis, the dimensions of the mesh it is spread over, outermost first.
-Sharding = tuple[tuple[ParallelType, ...], ...]
 
 
 class Layouts:
@@ -285,7 +281,7 @@ def _local_axes(axes: Domain, view: TensorView) -> Domain:
 def _device_counts(view: TensorView) -> list[int]:
     """The number of devices that each logical axis is spread over."""
     assert view.mesh is not None
-    return [prod(map(view.mesh.size, axis)) for axis in shards(view)]
+    return [view.mesh.devices(on) for on in shards(view)]
 
 
 def global_sizes(view: TensorView, local: Sequence[int]) -> tuple[int, ...]:

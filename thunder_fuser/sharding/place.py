@@ -19,31 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
-from thunder_fuser.analysis.propagate import (
-    Same,
-    TensorAxis,
-    Whole,
-    facts_of,
-    mesh_of,
-    propagate,
-    without_broadcasts,
-)
 from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.mesh import Mesh, On, Sharding
 from thunder_fuser.ir.record import Definition, OpRecord, names_of, rename
 from thunder_fuser.ir.rules.communication import is_communication
-from thunder_fuser.ir.rules.layouts import Sharding, shards
-from thunder_fuser.ir.rules.placements import On, Placement, read, whole, words_of
+from thunder_fuser.ir.rules.layouts import shards
 from thunder_fuser.ir.scalar import const
+from thunder_fuser.sharding.placements import Placement, annotated, read, whole, words_of
+from thunder_fuser.sharding.propagate import mesh_of, propagate, without_broadcasts
+from thunder_fuser.sharding.rules import Same, TensorAxis, Whole, rule_of
 
 _REDUCE = {"sum": "sum", "prod": "product", "max": "max", "min": "min"}
-_PRODUCTS = ("linear", "matmul")
 
 
 @dataclass(frozen=True)
@@ -120,7 +110,7 @@ class _Placer:
 
     def _input_placement(self, name: str) -> Placement:
         view = self.views[name]
-        return Placement(shards(view), view.partial) if view.mesh else whole(len(view.shape))
+        return annotated(view) if view.mesh else whole(len(view.shape))
 
     def _kept(self, record: OpRecord) -> None:
         self.records.append(record)
@@ -193,7 +183,7 @@ class _Placer:
         view = self.views[name]
         if view.mesh is None or not (view.partial or any(shards(view))):
             return None
-        return Placement(shards(view), view.partial)
+        return annotated(view)
 
     def _bias_after_sum(self, expr: OpRecord) -> None:
         """linear(a, b, bias) where each device has a part of the sum: the bias is added after it
@@ -223,13 +213,13 @@ class _OperandPlacements:
     """Decides how one expression's operands must be placed, and how its results then are."""
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
-        self.expr, self.placer = expr, placer
+        self.expr, self.placer, self.rule = expr, placer, rule_of(expr)
         self.classes: UnionFind[TensorAxis] = UnionFind()
         self.must: list[TensorAxis] = []
         self.nodes: dict[TensorAxis, None] = {}
         for out in expr.outputs:
             self.nodes |= {(out, at): None for at in range(len(placer.tensors[out].shape))}
-        for fact in facts_of(expr, placer.tensors):
+        for fact in self.rule.facts(expr, placer.tensors):
             if isinstance(fact, Whole):
                 self.must.append(fact.node)
                 self.nodes[fact.node] = None
@@ -254,13 +244,8 @@ class _OperandPlacements:
 
     def summed(self) -> list[TensorAxis]:
         """A node for each axis that the expression sums. Each device may sum a part of those."""
-        expr = self.expr
-        names = names_of(expr)
-        if expr.op in _PRODUCTS:
-            return [(names[0], len(self.placer.tensors[names[0]].shape) - 1)]
-        if expr.row.kind is not OpKind.REDUCTION or expr.attr("chunk") is not None:
-            return []
-        return [(names[0], at) for at in expr.ints("dims")]
+        axes = self.rule.summed(self.expr, self.placer.tensors)
+        return [(names_of(self.expr)[0], at) for at in axes]
 
     def _on(self, node: TensorAxis) -> On:
         return self.chosen.get(self.classes.find(node), ())
@@ -276,7 +261,7 @@ class _OperandPlacements:
             names = {name for name, _ in members}
             names |= set(self.expr.outputs) if root in summed else set()
             fitting = (on for on in self._candidates(members) if self._fits(on, members, names))
-            best = max(fitting, key=self._devices, default=()) if root not in must else ()
+            best = () if root in must else max(fitting, key=self.placer.mesh.devices, default=())
             self.chosen[root] = best
             for name in names:
                 self.used.setdefault(name, set()).update(best)
@@ -297,10 +282,7 @@ class _OperandPlacements:
         """True if no tensor has a dimension on two axes, and the devices divide every axis."""
         is_free = all(self.used.get(name, set()).isdisjoint(on) for name in names)
         sizes = (self.placer.tensors[name].sizes[at] for name, at in members)
-        return is_free and all(size % self._devices(on) == 0 for size in sizes)
-
-    def _devices(self, on: On) -> int:
-        return prod(map(self.placer.mesh.size, on))
+        return is_free and all(size % self.placer.mesh.devices(on) == 0 for size in sizes)
 
 
 def _wanted(
@@ -326,7 +308,7 @@ def _through(
 ) -> Sharding:
     """The sharding of an operand that gives the result the sharding `asked`."""
     axes: list[On] = [() for _ in tensors[name].shape]
-    for fact in facts_of(expr, tensors):
+    for fact in rule_of(expr).facts(expr, tensors):
         if isinstance(fact, Same):
             ends = dict((fact.first, fact.second))
             if name in ends and expr.outputs[0] in ends:
@@ -341,7 +323,7 @@ def _read(record: OpRecord, view: TensorView, mesh: Mesh) -> Placement:
 
 def _check_divides(record: OpRecord, view: TensorView, axes: Sharding, mesh: Mesh) -> None:
     for at, on in enumerate(axes):
-        devices = prod(map(mesh.size, on))
+        devices = mesh.devices(on)
         if view.sizes[at] % devices:
             expected = f"a multiple of {devices} devices: a split over devices must divide"
             raise CommunicationError(
