@@ -84,9 +84,7 @@ class Programs:
                 planned = self._planned_ahead(chosen, keys, options)
                 return compile_fusion(self.fusion, keys, chosen, options, device, planned)
 
-        def agreed() -> HostProgram:
-            return self._agreement.program(compiled, keys, options.multi_device, device)
-
+        agreed = partial(self._agreement.program, compiled, keys, options.multi_device, device)
         return self._flight.get((chosen, device, keys, options), agreed)
 
     def plan_ahead(

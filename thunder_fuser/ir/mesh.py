@@ -26,7 +26,6 @@ REDUCTIONS = ("sum", "avg", "product", "min", "max")
 _TYPES = (ParallelType.MESH_X, ParallelType.MESH_Y, ParallelType.MESH_Z)
 _SHARD = re.compile(r"S(?:hard)?\((?:dim=)?(-?\d+)\)")
 _PARTIAL = re.compile(r"P(?:artial)?(?:\((\w*)\))?")
-_REPLICATE = re.compile(r"R(?:eplicate\(\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,10 @@ class Mesh:
 
     @staticmethod
     def of(nested: Any) -> Mesh:
-        """The mesh of nested lists of ranks; MeshError unless it is regular with distinct ranks."""
+        """The mesh of nested lists of ranks, or of torch's DeviceMesh; MeshError unless it is
+        regular with distinct ranks."""
+        nested = getattr(nested, "mesh", nested)
+        nested = nested.tolist() if hasattr(nested, "tolist") else nested
         sizes: list[int] = []
         level = [nested]
         while level and not all(type(one) is int for one in level):
@@ -107,7 +109,7 @@ def word_of(placement: Any) -> str:
     text = str(placement)
     if shard := _SHARD.fullmatch(text):
         return f"Shard({shard[1]})"
-    if _REPLICATE.fullmatch(text):
+    if text in ("R", "Replicate()"):
         return "Replicate()"
     term = _PARTIAL.fullmatch(text)
     if term and (term[1] or "sum") in REDUCTIONS:

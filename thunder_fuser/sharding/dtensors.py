@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from thunder_fuser.errors import CommunicationError, InputError
 from thunder_fuser.ir.mesh import Mesh, word_of
 from thunder_fuser.ir.record import AttrValue, OpRecord
-from thunder_fuser.sharding.placements import Placement, read
+from thunder_fuser.sharding.placements import Placement, check_even, read
 
 TorchPlacements = tuple[Any, ...]
 
@@ -25,11 +25,6 @@ TorchPlacements = tuple[Any, ...]
 def is_dtensor(value: Any) -> bool:
     """True for a DTensor."""
     return isinstance(value, DTensor)
-
-
-def mesh_of_dtensor(value: Any) -> Mesh:
-    """The mesh of a DTensor."""
-    return Mesh.of(value.device_mesh.mesh.tolist())
 
 
 def local_of(value: Any) -> torch.Tensor:
@@ -43,34 +38,26 @@ def dtensor_of(local: Any, spec: Any) -> Any:
     return local if spec is None else DTensor(local, spec, requires_grad=False)
 
 
-def placement_of(name: str, value: Any) -> Placement:
+def placement_of(name: str, value: Any, *, may_be_partial: bool = True) -> Placement:
     """The placement of a DTensor; InputError for placements other than Shard, Replicate and
     Partial, or if the devices do not divide an axis."""
     try:
         words = list(map(word_of, value.placements))
+        if not may_be_partial and any(word.startswith("Partial") for word in words):
+            raise ValueError(words)
     except ValueError:
-        raise unplaced(name, "Shard, Replicate and Partial", value.placements) from None
-    mesh = mesh_of_dtensor(value)
+        known = "Shard, Replicate and Partial" if may_be_partial else "Shard and Replicate"
+        raise InputError(
+            f"argument {name}", expected=f"placements {known}", got=str(value.placements),
+            do="redistribute it first",
+        ) from None  # fmt: skip
+    mesh = Mesh.of(value.device_mesh)
     placement = read(words, mesh, value.ndim, f"argument {name}")
-    for axis, parts in enumerate(map(mesh.devices, placement.axes)):
-        if value.shape[axis] % parts:
-            raise InputError(
-                f"argument {name}: axis {axis}",
-                expected=f"a multiple of {parts} devices: a split over devices must divide",
-                got=f"size {value.shape[axis]}", do="pad the axis first",
-            )  # fmt: skip
+    check_even(placement.axes, value.shape, mesh, InputError, f"argument {name}")
     return placement
 
 
-def unplaced(name: str, expected: str, got: Any) -> InputError:
-    """The error of an argument with placements that are not expected."""
-    do = "redistribute it first"
-    return InputError(f"argument {name}", expected=f"placements {expected}", got=str(got), do=do)
-
-
-def placements_of(
-    placement: Placement, mesh: Mesh, name: str = "a result"
-) -> TorchPlacements:
+def placements_of(placement: Placement, mesh: Mesh, name: str = "a result") -> TorchPlacements:
     """The placements of torch; CommunicationError if none express it."""
     placements: list[Any] = [Replicate() for _ in mesh.sizes]
     for axis, on in enumerate(placement.axes):

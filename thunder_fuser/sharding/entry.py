@@ -34,7 +34,6 @@ from thunder_fuser.sharding.dtensors import (
     is_dtensor,
     layout_records,
     local_of,
-    mesh_of_dtensor,
     placement_of,
     placements_of,
 )
@@ -92,7 +91,7 @@ class ShardedEntry:
         check_arguments(executable.fusion, values)
         special = specialise(fusion, input_keys(fusion, tuple(values)))
         whole = (record for record in special.definition if record.op not in LAYOUT)
-        placed, mesh = place(special), mesh_of_dtensor(_first(arguments))
+        placed, mesh = place(special), Mesh.of(_first(arguments).device_mesh)
         names = [names_of(r)[0] for r in placed.definition if r.op == "add_output"]
         every = [placements_of(placed.places[name], mesh, name) for name in names]
         if not placed.moves:  # else DTensor may communicate differently, with other placements
@@ -108,7 +107,7 @@ def records_of(fusion: Fusion, arguments: Sequence[Any]) -> list[OpRecord]:
     """The calls that place a definition's arguments as such DTensors are; none if it says that
     itself. InputError or MeshError if they do not fit together."""
     has_meshes = any(view.mesh is not None for view in fusion.tensors.values())
-    mesh = mesh_of_dtensor(_first(arguments))
+    mesh = Mesh.of(_first(arguments).device_mesh)
     records: list[OpRecord] = []
     for name, value in zip(fusion.inputs, arguments, strict=True):
         view = fusion.tensors[name]
@@ -132,7 +131,7 @@ def records_of(fusion: Fusion, arguments: Sequence[Any]) -> list[OpRecord]:
 
 
 def _check_dtensor(view: TensorView, value: Any, mesh: Mesh | None) -> None:
-    tensor_mesh = mesh_of_dtensor(value)
+    tensor_mesh = Mesh.of(value.device_mesh)
     if tensor_mesh != mesh:
         raise MeshError(f"argument {view.name}", expected=f"the mesh {mesh}", got=str(tensor_mesh))
     rank, shape = len(view.shape), tuple(value.shape)
@@ -176,7 +175,4 @@ def _without_data(value: Any) -> Any:
     empty = torch.empty_strided(
         local.shape, local.stride(), dtype=local.dtype, device=local.device
     )
-    return DTensor.from_local(
-        empty, value.device_mesh, value.placements, run_check=False, shape=value.shape,
-        stride=value.stride(),
-    )  # fmt: skip
+    return dtensor_of(empty, value._spec)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.errors import CommunicationError, MeshError, shown
+from thunder_fuser.errors import CommunicationError, FuserError, MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.mesh import Mesh, On, Sharding
@@ -52,14 +52,23 @@ class Step:
     reduce: str = "sum"
 
 
-def whole(rank: int) -> Placement:
-    """Every device has all elements."""
-    return Placement(((),) * rank)
-
-
 def annotated(view: TensorView) -> Placement:
-    """The placement that the definition gives a tensor."""
-    return Placement(shards(view), view.partial)
+    """The placement that the definition gives a tensor: whole, if it gives none."""
+    axes = shards(view) if view.mesh is not None else ((),) * len(view.shape)
+    return Placement(axes, view.partial)
+
+
+def check_even(
+    axes: Sharding, sizes: Sequence[int], mesh: Mesh, error: type[FuserError], what: str
+) -> None:
+    """Raises the error for the first axis that its devices do not divide."""
+    for at, (on, size) in enumerate(zip(axes, sizes, strict=True)):
+        if size % mesh.devices(on):
+            raise error(
+                f"{what}: axis {at}", got=f"size {size}", do="pad the axis first",
+                expected=f"a multiple of {mesh.devices(on)} devices:"
+                " a split over devices must divide",
+            )  # fmt: skip
 
 
 def read(words: Sequence[str], mesh: Mesh, rank: int, what: str) -> Placement:

@@ -20,7 +20,7 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.mesh import Mesh, On, Sharding
 from thunder_fuser.ir.record import OpRecord, record_text
 from thunder_fuser.ir.rules.layouts import shards
-from thunder_fuser.sharding.rules import Same, TensorAxis, Whole, rule_of
+from thunder_fuser.sharding.rules import TensorAxis, rule_of
 
 
 def mesh_of(fusion: Fusion) -> Mesh | None:
@@ -51,17 +51,16 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
     tensors = {name: without_broadcasts(view) for name, view in fusion.tensors.items()}
     facts = [(expr, list(rule_of(expr).facts(expr, tensors))) for expr in fusion.exprs]
     for expr, expr_facts in facts:
-        for fact in expr_facts:
-            if isinstance(fact, Same):
-                classes.join(fact.first, fact.second, expr)
+        for first, second in expr_facts:
+            if second is not None:
+                classes.join(first, second, expr)
     spread = {
         name: tuple(classes.on((name, at)) for at in range(len(view.shape)))
         for name, view in fusion.tensors.items()
     }
     for expr, expr_facts in facts:
-        for fact in expr_facts:
-            if isinstance(fact, Whole):
-                name, at = fact.node
+        for (name, at), second in expr_facts:
+            if second is None:
                 _check_whole(expr, fusion.tensors[name], at, spread[name][at])
         for name in expr.outputs:
             _check_result(expr, fusion.tensors[name], spread[name], mesh)
@@ -75,10 +74,8 @@ class _Classes:
         self._classes: UnionFind[TensorAxis] = UnionFind()
         self._shardings: dict[TensorAxis, On] = {}
         for name, view in fusion.tensors.items():
-            if view.mesh is None:
-                continue
             spread = shards(view)
-            # A result with a mesh but no sharding takes the propagated one.
+            # A result without a sharding takes the propagated one.
             if name in fusion.inputs or any(spread):
                 self._shardings |= {(name, at): on for at, on in enumerate(spread)}
 
@@ -89,8 +86,6 @@ class _Classes:
     def join(self, a: TensorAxis, b: TensorAxis, expr: OpRecord) -> None:
         """Joins two classes; CommunicationError if their shardings differ."""
         first, second = self._classes.find(a), self._classes.find(b)
-        if first == second:
-            return
         ours, theirs = self._shardings.get(first), self._shardings.get(second)
         if ours is not None and theirs is not None and ours != theirs:
             raise CommunicationError(

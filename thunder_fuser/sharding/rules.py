@@ -23,24 +23,8 @@ from thunder_fuser.ir.strides import nontrivial_groups
 
 TensorAxis = tuple[str, int]  # a tensor and one of its axes
 Tensors = Mapping[str, TensorView]  # without broadcast axes: size 1 may be on one device
-
-
-@dataclass(frozen=True, slots=True)
-class Same:
-    """Two axes that the op walks in step."""
-
-    first: TensorAxis
-    second: TensorAxis
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """An axis that must be whole on every device."""
-
-    node: TensorAxis
-
-
-AxisFacts = Iterator[Same | Whole]
+# Two axes that the op walks in step; an axis and None: it must be whole on every device.
+AxisFacts = Iterator[tuple[TensorAxis, TensorAxis | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +55,7 @@ def _by_index(expr: OpRecord, tensors: Tensors) -> AxisFacts:
     for out in expr.outputs:
         index = tuple(symbol(str(at)) for at in range(_rank(tensors, out)))
         for access in accesses(expr, index, tensors, reduced):
-            yield from (Whole((out, int(at))) for at in access.condition.symbols)
+            yield from (((out, int(at)), None) for at in access.condition.symbols)
             for at, read in enumerate(access.index):
                 yield from _read(tensors, out, (access.name, at), read)
 
@@ -82,11 +66,11 @@ def _read(tensors: Tensors, out: str, node: TensorAxis, read: Scalar) -> AxisFac
     # If the index is an element of another tensor, the read of that tensor gives the facts.
     ours = [] if read.op == "element" else [(out, int(name)) for name in read.symbols]
     if read.op == "sym" and tensors[out].sizes[ours[0][1]] == size:
-        yield Same(ours[0], node)
+        yield ours[0], node
     elif read.op == "sym" and size == 1:
-        yield Whole(node)  # it is broadcast
+        yield node, None  # it is broadcast
     else:
-        yield from map(Whole, (node, *ours))
+        yield from ((axis, None) for axis in (node, *ours))
 
 
 def _reduced(expr: OpRecord, tensors: Tensors) -> Sequence[int]:
@@ -103,7 +87,7 @@ def _along(expr: OpRecord, tensors: Tensors) -> AxisFacts:
     rank = _rank(tensors, expr.outputs[0])
     if rank:
         dim = shapes.normalise_axis(expr.attr("dim"), rank, expr.op)
-        yield from (Whole((name, dim)) for name in (*names_of(expr), *expr.outputs))
+        yield from (((name, dim), None) for name in (*names_of(expr), *expr.outputs))
 
 
 def _reshape(expr: OpRecord, tensors: Tensors) -> AxisFacts:
@@ -114,9 +98,9 @@ def _reshape(expr: OpRecord, tensors: Tensors) -> AxisFacts:
     source, out = names_of(expr)[0], expr.outputs[0]
     for before, after in nontrivial_groups(tensors[source].sizes, tensors[out].sizes):
         if before and after:
-            yield Same((out, after[0]), (source, before[0]))
-        yield from (Whole((source, at)) for at in before[1:])
-        yield from (Whole((out, at)) for at in after[1:])
+            yield (out, after[0]), (source, before[0])
+        yield from (((source, at), None) for at in before[1:])
+        yield from (((out, at), None) for at in after[1:])
 
 
 def _product(expr: OpRecord, tensors: Tensors) -> AxisFacts:
@@ -131,15 +115,15 @@ def _product(expr: OpRecord, tensors: Tensors) -> AxisFacts:
     summed, other = max(right - 2, 0), right - 1
     if expr.op == "linear":
         summed, other = other, summed
-    yield Same((a, left - 1), (b, summed))
-    yield Whole((a, left - 1))
+    yield (a, left - 1), (b, summed)
+    yield (a, left - 1), None
     if expr.attr("streams") is not None and len(expr.ints("streams")) == 2:
-        yield Whole((out, expr.ints("streams")[0]))  # each device has all pieces
+        yield (out, expr.ints("streams")[0]), None  # each device has all pieces
     if left > 1:
-        yield Same((out, rank - 1 - (right > 1)), (a, left - 2))
+        yield (out, rank - 1 - (right > 1)), (a, left - 2)
     if right > 1:
-        yield Same((out, rank - 1), (b, other))
-        yield from (Same((out, rank - 1), (c, 0)) for c in names[2:] if _rank(tensors, c))
+        yield (out, rank - 1), (b, other)
+        yield from (((out, rank - 1), (c, 0)) for c in names[2:] if _rank(tensors, c))
     for name, operand_rank in ((a, left), (b, right)):
         for back in range(3, operand_rank + 1):
             yield from _read(tensors, out, (name, operand_rank - back), symbol(str(rank - back)))
@@ -156,7 +140,7 @@ def _all_whole(expr: OpRecord, tensors: Tensors) -> AxisFacts:
     scatter(T0, T1, T2, 0)  ->  each device has T0, T1, T2 and computes all of T3
     """
     for name in (*names_of(expr), *expr.outputs):
-        yield from (Whole((name, at)) for at in range(_rank(tensors, name)))
+        yield from (((name, at), None) for at in range(_rank(tensors, name)))
 
 
 RULES: dict[OpKind | str, AxisRule] = {

@@ -31,10 +31,8 @@ from thunder_fuser.sharding.dtensors import (
     dtensor_of,
     layout_records,
     local_of,
-    mesh_of_dtensor,
     placement_of,
     placements_of,
-    unplaced,
 )
 from thunder_fuser.sharding.placements import Placement
 from thunder_fuser.sharding.propagate import propagate
@@ -65,7 +63,7 @@ DTENSOR = (
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
     """The mesh of a bound symbol's operands and results; None if they are plain tensors."""
     proxies = (*reads(bsym), *makes(bsym))
-    return next((mesh_of_dtensor(p) for p in proxies if isinstance(p, DTensorProxy)), None)
+    return next((Mesh.of(p.device_mesh) for p in proxies if isinstance(p, DTensorProxy)), None)
 
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
@@ -80,7 +78,7 @@ def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
     try:
         fusion = define(sharded(_definition_of_op(bsym, row, operands), operands))
         spread = propagate(fusion)
-        (mesh,) = {mesh_of_dtensor(p) for p in (*operands, *outs)}
+        (mesh,) = {Mesh.of(p.device_mesh) for p in (*operands, *outs)}
         for proxy, output in zip(outs, fusion.outputs, strict=True):
             wanted = tuple(proxy.placements)
             if placements_of(Placement(spread[output.name]), mesh) != wanted:
@@ -115,10 +113,8 @@ def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
     records: list[OpRecord] = []
     for name, proxy in zip(names, inputs, strict=True):
         if isinstance(proxy, DTensorProxy):
-            placement = placement_of(proxy.name, proxy)
-            if placement.partial:
-                raise unplaced(proxy.name, "Shard and Replicate", proxy.placements)
-            records += layout_records(name, mesh_of_dtensor(proxy), placement)
+            placement = placement_of(proxy.name, proxy, may_be_partial=False)
+            records += layout_records(name, Mesh.of(proxy.device_mesh), placement)
     return (*definition, *records)
 
 

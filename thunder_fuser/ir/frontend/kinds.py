@@ -250,12 +250,6 @@ def _device_type(value: Any) -> str:
     return kind.value
 
 
-def _mesh(value: Any) -> Any:
-    """The ranks of torch's DeviceMesh, or of nested lists, as nested tuples."""
-    ranks = getattr(value, "mesh", value)
-    return Mesh.of(ranks.tolist() if hasattr(ranks, "tolist") else ranks).nested
-
-
 def _placements(value: Any) -> tuple[str, ...]:
     try:
         return tuple(map(word_of, value))
@@ -320,7 +314,10 @@ _KINDS: dict[str, Kind] = {
     "root": Kind("a coordinate in the mesh", _integer, "int"),
     "on": Kind('"mesh_x", "mesh_y" or "mesh_z"', _device_type, "str", MeshError),
     "streams": Kind("an axis and a number of pieces", _list_of(_integer), "Sequence[int] | None"),
-    "mesh": Kind("a mesh of devices, or lists of ranks", _mesh, "Any", MeshError),
+    "mesh": Kind(
+        "a mesh of devices, or lists of ranks", lambda value: Mesh.of(value).nested, "Any",
+        MeshError,
+    ),
     "reduce": Kind(f"one of {', '.join(REDUCTIONS)}", _one_of(REDUCTIONS), "str"),
     "placements": Kind(
         "a list of Shard(axis), Replicate() and Partial(sum)", _placements, "Sequence[Any]"

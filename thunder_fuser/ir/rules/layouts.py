@@ -20,7 +20,6 @@ from dataclasses import replace
 from thunder_fuser.errors import DefinitionError, MeshError
 from thunder_fuser.ir.binding import axis_sizes
 from thunder_fuser.ir.domain import (
-    Domain,
     IterDomain,
     Merge,
     Parallelize,
@@ -250,7 +249,11 @@ def local_domain(view: TensorView) -> TensorDomain:
     places = zip(view.domain.allocation, view.domain.contiguity, strict=True)
     rest = [(stays.index(at), flag) for at, flag in places if at in stays]
     allocation, contiguity = tuple(at for at, _ in rest), tuple(flag for _, flag in rest)
-    logical = _local_axes(view.domain.logical, view)
+    counts = iter(_device_counts(view))
+    logical = tuple(
+        axis if axis.is_reduction else replace(axis, extent=axis.extent // next(counts))
+        for axis in view.domain.logical
+    )
     return TensorDomain(logical, allocation, contiguity, logical, tuple(kept))
 
 
@@ -267,15 +270,6 @@ def _name(name: str, names: dict[str, str]) -> str:
         if name.startswith(old + "."):
             return names[old] + name[len(old) :]
     return name
-
-
-def _local_axes(axes: Domain, view: TensorView) -> Domain:
-    """The logical axes with the extents of one device's part."""
-    counts = iter(_device_counts(view))
-    return tuple(
-        axis if axis.is_reduction else replace(axis, extent=axis.extent // next(counts))
-        for axis in axes
-    )
 
 
 def _device_counts(view: TensorView) -> list[int]:
