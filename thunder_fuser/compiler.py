@@ -85,11 +85,10 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     with explaining(dump):
         planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
         segmented = planned.segmented
+        pairs = zip(segmented.segments, planned.sources, strict=True)
         jobs = [
             partial(_launcher, number, segment, source, target, device)
-            for number, (segment, source) in enumerate(
-                zip(segmented.segments, planned.sources, strict=True)
-            )
+            for number, (segment, source) in enumerate(pairs)
         ]
         with stage("compile"):
             # Loading is faster than starting a thread while other threads run Python.
