@@ -29,7 +29,7 @@ from thunder_fuser.source.warn import line_of_the_call
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _THUNDER = Path(thunder.__file__).parent
-_LIBRARIES = (_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1])
+_LIBRARIES = {_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1]}
 _REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
 _STORES = "stores"  # an attribute of Thunder's context: {(id of its dict, name): file:line}
 
@@ -74,7 +74,7 @@ def _limit(error: BaseException) -> ThunderLimitError | None:
     """The error in words; None if it is the user's."""
     frames = [*traceback.walk_tb(error.__traceback__)]
     last, _ = frames[-1]
-    if not _is_in(last, _THUNDER):
+    if _THUNDER not in Path(last.f_code.co_filename).parents:
         return None
     got, where = _stored(last) or _read(error, frames)
     return ThunderLimitError(
@@ -103,10 +103,6 @@ def _read(error: BaseException, frames: list[tuple[FrameType, int]]) -> tuple[st
     text = text or traceback.extract_tb(error.__traceback__)[-1].line or ""
     of_user = [
         f"{frame.f_code.co_filename}:{line}"
-        for frame, line in frames if not any(_is_in(frame, folder) for folder in _LIBRARIES)
+        for frame, line in frames if _LIBRARIES.isdisjoint(Path(frame.f_code.co_filename).parents)
     ]
     return f"{type(error).__name__}: {text}", of_user[-1] if of_user else ""
-
-
-def _is_in(frame: FrameType, folder: Path) -> bool:
-    return folder in Path(frame.f_code.co_filename).parents
