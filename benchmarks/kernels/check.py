@@ -82,7 +82,7 @@ def limit_for(op: Operation, dtype: torch.dtype, eager: Error) -> Error:
     """No worse than eager by a fifth (twice, for the worst element), above a floor."""
     if op.exact:
         return EXACT
-    floor = FLOOR[dtype]
+    floor = max(FLOOR.values()) if op.keeps_types else FLOOR[dtype]
     return Error(max(1.2 * eager.rms, floor), max(2 * eager.largest, 2 * floor))
 
 

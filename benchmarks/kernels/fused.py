@@ -109,9 +109,8 @@ def _of_channels(ops: Any, vector: Any) -> Any:
 
 
 def _batch_norm_relu_bwd(ops: Any, shape: Shape, *tensors: Any) -> Any:
-    dy, x, weight, bias, mean, rstd = tensors
+    dy, y, x, weight, mean, rstd = tensors
     unit = ops.mul(ops.sub(x, _of_channels(ops, mean)), _of_channels(ops, rstd))
-    y = ops.add(ops.mul(unit, _of_channels(ops, weight)), _of_channels(ops, bias))
     dy = ops.where(ops.gt(y, 0.0), dy, 0.0)
     dweight, dbias = (ops.sum(v, [0, 2, 3]) for v in (ops.mul(dy, unit), dy))
     by = 1 / (shape[0] * shape[2] * shape[3])
@@ -120,10 +119,10 @@ def _batch_norm_relu_bwd(ops: Any, shape: Shape, *tensors: Any) -> Any:
     return ops.mul(slope, _of_channels(ops, ops.mul(weight, rstd))), dweight, dbias
 
 
-def _torch_batch_norm_relu_bwd(dy: Any, x: Any, *vectors: Any) -> Any:
-    weight, bias, mean, rstd = (wide(v)[:, None, None] for v in vectors)
+def _torch_batch_norm_relu_bwd(dy: Any, y: Any, x: Any, *vectors: Any) -> Any:
+    weight, mean, rstd = (wide(v)[:, None, None] for v in vectors)
     unit = (wide(x) - mean) * rstd
-    dy = torch.where(unit * weight + bias > 0, wide(dy), 0.0)
+    dy = torch.where(y > 0, wide(dy), 0.0)
     dweight, dbias = (v.sum((0, 2, 3)) for v in (dy * unit, dy))
     by = x.shape[1] / x.numel()
     slope = dy - by * dbias[:, None, None] - unit * (by * dweight)[:, None, None]
@@ -142,7 +141,7 @@ OPERATIONS = (
     ),
     Operation(
         "row_fp8", "quantize", lambda shape: (Argument(shape),), _rows_to_float8,
-        _torch_rows_to_float8, _ROWS, exact=True,
+        _torch_rows_to_float8, _ROWS, keeps_types=True,
     ),
     Operation(
         "adamw", "optimizer",
@@ -164,8 +163,8 @@ OPERATIONS = (
     Operation(
         "batch_norm_relu_bwd", "channel norm",
         lambda shape: (
-            *(Argument(shape),) * 2, *(Argument(shape[1:2], "near_one"),) * 3,
-            Argument(shape[1:2], "statistic"),
+            *(Argument(shape),) * 3, Argument(shape[1:2]),
+            *(Argument(shape[1:2], "statistic"),) * 2,
         ),
         _batch_norm_relu_bwd, _torch_batch_norm_relu_bwd, _CHANNELS, passes=2,
     ),

@@ -49,6 +49,7 @@ class Operation:
 
     torch.compile gets `expression`, and on doubles it is the reference. `eager` is what eager torch
     runs, if another. Both return a tensor or several. `exact`: results are not rounded.
+    `keeps_types`: they have their own types, else that of the first argument.
     `reference(inputs, results)` is the reference where results do not follow from the inputs.
     `passes`: how often the input is read by a kernel that cannot keep it on chip.
     """
@@ -62,6 +63,7 @@ class Operation:
     eager: Callable[..., Any] | None = None
     reference: Reference | None = None
     exact: bool = False
+    keeps_types: bool = False
     is_random: bool = False
     passes: int = 1
 
@@ -105,13 +107,12 @@ def _make(
 def make_definition(
     op: Operation, shape: Shape, inputs: Sequence[torch.Tensor]
 ) -> FusionDefinition:
-    """The operation for inputs like these; results have the first one's dtype, but those of an
-    exact operation their own."""
+    """The operation for inputs like these."""
     dtype = from_torch_dtype(inputs[0].dtype)
     with FusionDefinition() as fd:
         found = op.define(fd.ops, shape, *(fd.from_pytorch(tensor) for tensor in inputs))
         for result in found if isinstance(found, tuple) else (found,):
-            fd.add_output(result if op.exact else fd.ops.cast(result, dtype))
+            fd.add_output(result if op.keeps_types else fd.ops.cast(result, dtype))
     return fd
 
 

@@ -60,6 +60,12 @@ def _in_tiles(scales: torch.Tensor) -> torch.Tensor:
 
 
 OPERATIONS = (
-    Operation("block_fp8", "quantize", _one, _to_float8, _torch_to_float8, _SIZES, exact=True),
-    Operation("block_fp4", "quantize", _one, _to_float4, _torch_to_float4, _SIZES, exact=True),
+    Operation(
+        "block_fp8", "quantize", _one, _to_float8, _torch_to_float8, _SIZES, exact=True,
+        keeps_types=True,
+    ),
+    Operation(
+        "block_fp4", "quantize", _one, _to_float4, _torch_to_float4, _SIZES, exact=True,
+        keeps_types=True,
+    ),
 )

