@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import html
 import os
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from thunder_fuser.explain.table import plural
 
 
 class Shown:
@@ -41,21 +44,29 @@ def plain(value: Any) -> Any:
 
 
 def shown_lines(where: str) -> str:
-    """The source lines in the first two files, with paths from the current folder.
+    """The source lines in the first two files, with short paths.
 
-    >>> shown_lines("/a.py:1, /b.py:2, /c.py:3, /d.py:4")
-    '/a.py:1, /b.py:2 and in 2 more files'
-    >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\\\", "/")
+    >>> shown_lines("/a.py:1, /b.py:2, /c.py:3"), shown_lines("/a.py:1, /b.py:2, /c.py:3, /d.py:4")
+    ('/a.py:1, /b.py:2 and in 1 more file', '/a.py:1, /b.py:2 and in 2 more files')
+    >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\", "/")
     'models/block.py:12-14'
     """
     first = from_here(where).split(", ")
-    more = f" and in {len(first) - 2} more files" if len(first) > 2 else ""
+    more = f" and in {plural(len(first) - 2, 'more file')}" if len(first) > 2 else ""
     return ", ".join(first[:2]) + more
 
 
 def from_here(text: str) -> str:
-    """The text with paths from the current folder."""
-    return text.replace(f"{Path.cwd()}{os.sep}", "")
+    """The text with short paths: from a folder of packages, the current one, or one of imports.
+
+    /usr/lib/python3/site-packages/torch/nn/modules/linear.py:134  ->  torch/nn/modules/linear.py:134
+    """
+    imported = sorted(filter(os.path.isabs, sys.path), key=len, reverse=True)
+    packages = [path for path in imported if path.endswith(("site-packages", "dist-packages"))]
+    for folder in dict.fromkeys((*packages, str(Path.cwd()), *imported)):
+        if folder != os.sep:
+            text = text.replace(f"{folder}{os.sep}", "")
+    return text
 
 
 def shortened(text: str, most: int = 200) -> str:

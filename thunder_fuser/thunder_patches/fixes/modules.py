@@ -28,8 +28,8 @@ from thunder.core.langctxs import Languages, resolve_language
 from thunder.core.module import ThunderModule
 from thunder.extend import TemporaryExecutor, get_always_executors, get_executor
 
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CopyError, FallbackWarning
-from thunder_fuser.source.warn import warn_at
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _EAGER = (
