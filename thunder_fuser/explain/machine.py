@@ -16,7 +16,7 @@ import torch
 from thunder_fuser.communication.products.bandwidths import kept
 from thunder_fuser.communication.transport.buffers import CACHE, held_by_programs
 from thunder_fuser.errors import FuserError, InputError, OptionError
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.shown import kib, table
 from thunder_fuser.host.call.native import why_not_native
 from thunder_fuser.options import OPTIONS, Option, option, unknown_variables
 from thunder_fuser.runtime.cuda import nvrtc_version
@@ -29,6 +29,13 @@ from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
 _SHOWN_KEY = 12
+_MISS = ("is compiled", "is an error: the option assert_cache_hit is set")
+_COLUMNS, _NAMES, _VALUES = 98, 20, 20  # of the tables of `env`
+_MEANINGS = _COLUMNS - _NAMES - _VALUES - 2
+_HOW_TO_SET = (
+    "  To set an option: THUNDER_FUSER_STRICT=1, thunder.jit(f, fuser_strict=True), or\n"
+    "  with thunder_fuser.options(strict=True)"
+)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -47,15 +54,18 @@ def environment() -> tuple[str, bool]:
     ]
     problems = {name: text for name in OPTIONS if (text := problem_of(name))}
     wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]
-    head = ("option", "value", "environment", "meaning")
     options = [_option_row(row, name in problems) for name, row in OPTIONS.items()]
-    warnings = "".join(f"\n\nWRONG: {text}" for text in wrong)
-    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}{warnings}", not wrong
+    tables = (
+        table(("what", "found"), rows, (_NAMES, _COLUMNS - _NAMES)),
+        table(("option", "value", "meaning"), options, (_NAMES, _VALUES, _MEANINGS)),
+        _HOW_TO_SET, *(f"WRONG: {text}" for text in wrong),
+    )  # fmt: skip
+    return "\n\n".join(tables), not wrong
 
 
-def _option_row(row: Option, is_wrong: bool) -> tuple[str, str, str, str]:
+def _option_row(row: Option, is_wrong: bool) -> tuple[str, str, str]:
     value = f"WRONG: {os.environ.get(row.env)!r}" if is_wrong else repr(option(row.name))
-    return row.name, value, row.env, row.help
+    return row.name, value, row.help
 
 
 def _calls() -> str:
@@ -106,7 +116,7 @@ def info() -> str:
         ("rates of machines", str(kept(store))),
         ("memory shared with ranks, here", str(CACHE)),
         ("persistent buffers, here", str(held_by_programs())),
-        ("promise", "every kernel is stored" if option("assert_cache_hit") else "none"),
+        ("a kernel that is not stored", _MISS[bool(option("assert_cache_hit"))]),
     ]
     return table(("what", "found"), rows)
 
