@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every message that a user may read is in tests/golden/package/test_messages: changed words show in review.
+"""Every message that a user may read is a golden text, so that changed words show in review.
 
     raise OptionError("option dump", expected="a folder", got=f"{path} (below {above})")
     ->  options.py  OptionError   option dump: expected a folder, got {path} (below {above})
@@ -68,7 +68,9 @@ def texts_in(tree: ast.AST) -> dict[str, ast.expr]:
 def sentence(call: ast.Call, known: dict[str, ast.expr]) -> str:
     """The message as FuserError puts it together."""
     named = {each.arg: words(each.value, known) for each in call.keywords if each.arg}
-    text = ", ".join(words(argument, known) for argument in call.args)
+    of_warning = called(call) == "warn_at"  # (line, text, class)
+    arguments = [call.args[1]] if of_warning else call.args
+    text = ", ".join(words(argument, known) for argument in arguments)
     facts = [f"{name} {named[name]}" for name in ("expected", "got") if name in named]
     text += ": " * bool(facts and text) + ", ".join(facts)
     text += f" (at {named.get('where')})" * ("where" in named)
@@ -92,7 +94,8 @@ def _below(node: ast.AST, path: str, known: dict[str, ast.expr]) -> Iterator[str
     if isinstance(node, ast.Call) and is_message(node):
         text = sentence(node, known)
         if any(map(str.isalpha, text)) and text != "{*args}":
-            yield f"{path}  {called(node)}\n    {text}"
+            kind = ast.unparse(node.args[2]) if called(node) == "warn_at" else called(node)
+            yield f"{path}  {kind}\n    {text}"
     for child in ast.iter_child_nodes(node):
         yield from _below(child, path, known)
 

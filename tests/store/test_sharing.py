@@ -184,7 +184,7 @@ def test_damage_costs_a_compilation_and_nothing_else(fresh: Path) -> None:
         data[-40] ^= 1
         path.write_bytes(data)
     forget()
-    with FusionCache(), pytest.warns(UserWarning, match="its digest differs"):
+    with FusionCache(), pytest.warns(UserWarning, match="its bytes differ from its checksum"):
         before = counts()
         result = definition(x, ["neg", "exp"]).execute([x], target="cpu")[0]
     assert spent(before) == (2, 0)

@@ -258,7 +258,7 @@ def test_a_report_of_the_backend_by_its_name(door: Callable[[nn.Module], Any]) -
         report(first)
     for compiled in (first, second):
         compiled(torch.randn(4, 8))
-        assert [fusion.state for fusion in report(compiled).fusions][0] == "fused"
+        assert report(compiled).fusions[0].state == "fused"
     kept = weakref.ref(infos_of(first)[0])
     assert infos_of(second) and kept() not in infos_of(second)
     del first, second, compiled
@@ -269,7 +269,7 @@ def test_a_report_of_the_backend_by_its_name(door: Callable[[nn.Module], Any]) -
 
 def test_explain_says_how_to_get_a_report() -> None:
     compiled = torch.compile(net(), backend="eager")
-    with pytest.raises(InputError, match='got OptimizedModule.*write backend="thunder_fuser"'):
+    with pytest.raises(InputError, match=r'got OptimizedModule.*write backend="thunder_fuser"'):
         report(compiled)
 
 

@@ -100,14 +100,14 @@ def test_a_limit_of_thunder(
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: torch.func.grad(lambda y: (y * y).sum())(x),
+        lambda x: torch.func.grad(torch.sum)(x * 1),
         lambda x: torch.func.jvp(torch.sin, (x,), (x,))[0],
     ],
     ids=["grad", "jvp"],
 )
 def test_torch_func_leaves_nothing_open(function: Any, jit: Any) -> None:
     """An open level would wrap the results of all later calls of torch."""
-    with pytest.raises(ThunderLimitError, match=r"got a transform of torch\.func \(at .*without jit"):
+    with pytest.raises(ThunderLimitError, match=r"got a transform of torch\.func .*without jit"):
         jit(function)(X)
     assert torch._C._functorch.get_interpreter_stack() is None
     assert type(X * 2) is torch.Tensor

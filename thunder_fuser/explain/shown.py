@@ -52,7 +52,7 @@ def shown_lines(where: str) -> str:
 
     >>> shown_lines("/a.py:1, /b.py:2, /c.py:3"), shown_lines("/a.py:1, /b.py:2, /c.py:3, /d.py:4")
     ('/a.py:1, /b.py:2 and in 1 more file', '/a.py:1, /b.py:2 and in 2 more files')
-    >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\", "/")
+    >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\\\", "/")
     'models/block.py:12-14'
     """
     first = from_here(where).split(", ")

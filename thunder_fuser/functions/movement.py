@@ -224,10 +224,10 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
 
     def refuses(tensors: Any, **named: Any) -> Reject | None:
         if named or not isinstance(tensors, Sequence):
-            return Reject("a stack with other arguments than a sequence")
+            return Reject("a stack of something other than a list of tensors")
         plain = all(type(x) is TensorProxy for x in tensors)
         taken = plain and all(data_type(x.dtype) in ANY and x.numel for x in tensors)
-        return None if taken else Reject("a stack of other than plain, real tensors with elements")
+        return None if taken else Reject("a stack of complex, empty or unusual tensors")
 
     return with_gradient(refuses, forward)
 
