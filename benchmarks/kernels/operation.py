@@ -26,7 +26,8 @@ EPS = 1e-5
 @dataclass(frozen=True, slots=True)
 class Argument:
     """One input. kind: normal; near_one (0.5 to 1.5); statistic (near_one, kept in the type torch
-    keeps statistics in); classes (int64 below the last size of the first argument)."""
+    keeps statistics in); bf16 in every run; classes (int64 below the last size of the first
+    argument); mask (bools)."""
 
     shape: Shape
     kind: str = "normal"
@@ -91,8 +92,11 @@ def _make(
     shape = argument.shape
     if argument.kind == "classes":
         return torch.randint(classes, shape, device=device)
-    if argument.kind == "normal":
-        return torch.randn(shape, device=device, dtype=dtype)
+    if argument.kind == "mask":
+        return torch.rand(shape, device=device) < 0.5
+    if argument.kind in ("normal", "bf16"):
+        own = torch.bfloat16 if argument.kind == "bf16" else dtype
+        return torch.randn(shape, device=device, dtype=own)
     # CUDA's kernels keep the statistics of a 16-bit norm in float32, the CPU's in 16 bits.
     wide = argument.kind == "statistic" and device.type == "cuda"
     return torch.rand(shape, device=device).add_(0.5).to(torch.float32 if wide else dtype)
@@ -101,14 +105,13 @@ def _make(
 def make_definition(
     op: Operation, shape: Shape, inputs: Sequence[torch.Tensor]
 ) -> FusionDefinition:
-    """The operation for inputs like these; results have the first one's dtype, unless they are
-    quantized."""
+    """The operation for inputs like these; results have the first one's dtype, but those of an
+    exact operation their own."""
     dtype = from_torch_dtype(inputs[0].dtype)
     with FusionDefinition() as fd:
         found = op.define(fd.ops, shape, *(fd.from_pytorch(tensor) for tensor in inputs))
         for result in found if isinstance(found, tuple) else (found,):
-            own = result.dtype()
-            fd.add_output(result if own.is_stored else fd.ops.cast(result, dtype))
+            fd.add_output(result if op.exact else fd.ops.cast(result, dtype))
     return fd
 
 

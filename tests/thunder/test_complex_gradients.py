@@ -37,6 +37,8 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "absolute of zero": lambda x, y: (pairs(x) * 0).abs() + pairs(y).abs(),
     "parts": lambda x, y: (pairs(x) * pairs(y)).real * (pairs(x) / 2).imag,
     "real by complex": lambda x, y: real(x[:, :4] * pairs(y)),
+    "slices": lambda x, y: real(pairs(x)[1:3, ::2] * pairs(y)[2:4, 1:3]),
+    "padded": lambda x, y: real(torch.nn.functional.pad(pairs(x), (1, 2)) * 2) + y.sum(),
     "convolution by FFT": lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y)),
 }
 

@@ -139,7 +139,7 @@ _SYMBOLS = {
 }
 COLLECTIVES: Table = {
     _PREFIX + name: Composite(
-        lambda *args: None, forward, with_gradients(forward, [gradient])
+        lambda *args: None, forward, with_gradients(forward, gradient)
     )
     for name, (forward, gradient) in _FORWARDS.items()
 }

@@ -44,6 +44,7 @@ from thunder_fuser.functions.define import (
     as_type,
     compute_type,
     is_16_bit,
+    promoted,
     refuses_floats,
     rewrites,
     rounded_once,
@@ -59,8 +60,8 @@ def clip(input: Any, min: Any = None, max: Any = None) -> Any:
     numbers = [bound.value if is_known_number(bound) else bound for bound in bounds]
     floats = [number for number in numbers if isinstance(number, float)]
     # torch ignores NaN as a single bound, and promotes integers with a float bound.
-    is_other = any(map(math.isnan, floats)) or (floats and not dtypes.is_float_dtype(input.dtype))
-    if not bounds or is_other:
+    is_float = dtypes.is_float_dtype(input.dtype)
+    if not bounds or any(map(math.isnan, floats)) or (floats and not is_float):
         return NotImplemented
     result = input if min is None else _bounded(input, min, ltorch.ge)
     return result if max is None else _bounded(result, max, ltorch.le)
@@ -74,10 +75,12 @@ def _bounded(x: Any, bound: Any, within: Function) -> Any:
 
 
 def copysign(input: Any, other: Any) -> Any:
-    """Thunder's function, which alone would treat the numbers -0.0 and -NaN as positive."""
+    """Thunder's function, which takes -0.0 and -NaN for positive, and the type of input alone."""
+    if isinstance(other, TensorProxy):
+        dtype = max(input.dtype, promoted(input, other), key=lambda dtype: dtype.bytes)
+        return ltorch.copysign(as_type(input, dtype), other)
     number = other.value if is_known_number(other) else other
-    is_float = isinstance(number, float)
-    return ltorch.copysign(input, math.copysign(1.0, number) if is_float else other)
+    return ltorch.copysign(input, math.copysign(1.0, number) if type(number) is float else other)
 
 
 def lerp(input: Any, end: Any, weight: Any) -> Any:
@@ -108,12 +111,10 @@ def dropout(input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False
 
     With p = 1 the gradient is zeros, as in torch; in Thunder there is none.
     """
-    if inplace or not training or not 0 < p <= 1:
+    if inplace or not training or not 0 < p <= 1 or not (p == 1 or is_16_bit(input)):
         return NotImplemented
     if p == 1:
         return input * 0.0
-    if not is_16_bit(input):
-        return NotImplemented
     drawn = ltorch.uniform(input.shape, 0.0, 1.0, device=input.device, dtype=dtypes.float32)
     return input * (drawn < 1 - p) * (1 / (1 - p))
 
@@ -269,8 +270,7 @@ def _logit(x: Any, eps: Any = None) -> Curve:
     low, beyond = (0.0, math.nan) if eps is None else (float(eps), 0.0)
     below, above = x < low, x > 1.0 - low
     inner = x if eps is None else ltorch.where(below, low, ltorch.where(above, 1.0 - low, x))
-    y, outside = ltorch.log(inner / (1.0 - inner)), below | above
-    # For -0.0 it is infinity, as for 0.0.
+    y, outside = ltorch.log(inner / (1.0 - inner)), below | above  # -0.0 is as 0.0 below
     return y, lambda: ltorch.where(outside, beyond, ltorch.reciprocal(abs(x) * (1.0 - x)))
 
 
@@ -308,7 +308,6 @@ POINTWISE: Table = {
         "torch.special.", sinc, ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
         ltorch.log1p,
     ),
-    # Rewrites.
     **rewrites(
         "torch.", clip, copysign, heaviside, lerp, sinc,
         clamp=clip,

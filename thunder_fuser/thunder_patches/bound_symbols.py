@@ -32,12 +32,9 @@ from thunder_fuser.base.threads import cached_property
 from thunder_fuser.thunder_patches.patch import Hooks, replace_everywhere
 from thunder_fuser.trace.proxies import PLAIN, makes, reads
 
-_Answer = Callable[..., Any]
 SwapMap = dict[Any, Any]  # {Variable of a proxy: its replacement}
 
 _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
-
-
 _swap_of_thunder = BoundSymbol.from_bsym_swap_proxies  # tests compare with it
 _producers_of_thunder = utils.producers
 _print_of_thunder = codeutils.to_printable
@@ -253,7 +250,7 @@ def _is_leaf(value: Any) -> bool:
 
 
 # {Thunder's: ours}
-_ANSWERS: Mapping[_Answer, _Answer] = {
+_ANSWERS: Mapping[Any, Any] = {
     _producers_of_thunder: producers,
     _print_of_thunder: to_printable,
     _map_of_thunder: safe_map_flat,

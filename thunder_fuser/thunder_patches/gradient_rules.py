@@ -20,7 +20,7 @@ one, so that their results do not require gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -36,8 +36,8 @@ from thunder_fuser.thunder_patches.patch import Hooks
 Function = Callable[..., Any]
 
 
-def with_gradients(function: Function, gradients: Sequence[Function | None]) -> Function:
-    """y = function(*args), with gradients(g, y, *args) for its first arguments that are tensors.
+def with_gradients(function: Function, *gradients: Function | None) -> Function:
+    """y = function(*args), with gradient(g, y, *args) for each of its first arguments, if a tensor.
 
     g: the gradient of y, or of the first of several results. A 0-dim operand may have been
     broadcast without an op of its own: its gradient is summed.
@@ -53,10 +53,6 @@ def with_gradients(function: Function, gradients: Sequence[Function | None]) -> 
         return y
 
     return call
-
-
-def _with(function: Function, *gradients: Function | None) -> Function:
-    return with_gradients(function, gradients)
 
 
 def _shared(g: Any, x: Any, z: Any) -> Any:
@@ -113,40 +109,40 @@ def _of_taken(g: Any, y: Any, x: Any, index: Any, dim: int) -> Any:
 
 
 GRADIENTS: dict[PrimIDs | str, Function] = {
-    "torch.relu": _with(ltorch.relu, lambda g, y, *_: ltorch.where(y <= 0, 0.0, g)),
+    "torch.relu": with_gradients(ltorch.relu, lambda g, y, *_: ltorch.where(y <= 0, 0.0, g)),
     PrimIDs.ARGMIN: prims.argmin,
-    PrimIDs.ATAN2: _with(
+    PrimIDs.ATAN2: with_gradients(
         prims.atan2,
         lambda g, y, x, z: _of_angle(g, z, x, z),
         lambda g, y, x, z: _of_angle(g, -x, x, z),
     ),
-    PrimIDs.FLIP: _with(prims.flip, lambda g, y, x, dims: prims.flip(g, dims)),
-    PrimIDs.IMAG: _with(prims.imag, lambda g, y, x: ltorch.to(g, x.dtype) * 1j),
-    PrimIDs.INDEX_ADD: _with(
+    PrimIDs.FLIP: with_gradients(prims.flip, lambda g, y, x, dims: prims.flip(g, dims)),
+    PrimIDs.IMAG: with_gradients(prims.imag, lambda g, y, x: ltorch.to(g, x.dtype) * 1j),
+    PrimIDs.INDEX_ADD: with_gradients(
         prims.index_add, lambda g, *_: g, None,
         lambda g, y, x, index, value, dim: ltorch.index_select(g, dim, index),
     ),
     PrimIDs.ISFINITE: prims.isfinite,
-    PrimIDs.LERP: _with(
+    PrimIDs.LERP: with_gradients(
         prims.lerp,
         lambda g, y, start, end, weight: g * (1.0 - weight),
         lambda g, y, start, end, weight: g * weight,
         lambda g, y, start, end, weight: g * (end - start),
     ),
-    PrimIDs.MINIMUM: _with(
+    PrimIDs.MINIMUM: with_gradients(
         prims.minimum,  # with NaN on either side both get it, as in Thunder's gradient of maximum
         lambda g, y, x, z: ltorch.where(x > z, 0.0, _shared(g, x, z)),
         lambda g, y, x, z: ltorch.where(z > x, 0.0, _shared(g, x, z)),
     ),
-    PrimIDs.POW: _with(prims.pow, _of_base, _of_exponent),
-    PrimIDs.PROD: conjugated(_with(prims.prod, _of_factors)),
-    PrimIDs.REAL: _with(prims.real, lambda g, y, x: ltorch.to(g, x.dtype)),
-    PrimIDs.REMAINDER: _with(
+    PrimIDs.POW: with_gradients(prims.pow, _of_base, _of_exponent),
+    PrimIDs.PROD: conjugated(with_gradients(prims.prod, _of_factors)),
+    PrimIDs.REAL: with_gradients(prims.real, lambda g, y, x: ltorch.to(g, x.dtype)),
+    PrimIDs.REMAINDER: with_gradients(
         prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor(x / z))
     ),
     PrimIDs.ROUND: prims.round,
-    PrimIDs.SIGN: _with(prims.sign, lambda g, y, x: _of_base(g, y, x, 0)),
-    PrimIDs.TAKE: _with(prims.take, _of_taken),
+    PrimIDs.SIGN: with_gradients(prims.sign, lambda g, y, x: _of_base(g, y, x, 0)),
+    PrimIDs.TAKE: with_gradients(prims.take, _of_taken),
     PrimIDs.TRUNC: prims.trunc,
 }
 

@@ -36,8 +36,6 @@ from thunder_fuser.source.lines import place_of, say_traced
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.proxies import COPIES, parts
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 
 def user_lines_first(hooks: Hooks) -> None:
     """From now on, functions jitted with this executor note lines of the user's program."""
@@ -60,7 +58,8 @@ def note_arguments(hooks: Hooks) -> None:
 
     def tensorproxy(tensor: Any, /, *, name: str | None, history: Any = None) -> TensorProxy:
         data = hooks.compilation()
-        if data is not None and history is not None and type(tensor) in _PLAIN:
+        is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if data is not None and history is not None and is_plain:
             hooks.note_argument(data, history, tensor)
         return of_thunder(tensor, name=name, history=history)
 

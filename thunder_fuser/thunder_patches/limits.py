@@ -30,7 +30,7 @@ from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _THUNDER = Path(thunder.__file__).parent
-_LIBRARIES = (_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1])
+_LIBRARIES = {_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1]}
 _REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
 _OF_LIMITS = (AssertionError, NotImplementedError, InterpreterError)
 _BY_DYNAMO = (
@@ -98,7 +98,7 @@ def _limit(error: BaseException, in_torch_func: bool) -> ThunderLimitError | Non
     if in_torch_func:
         (_, where), got = _read(error, frames), "a transform of torch.func"
         do = "call the function that uses torch.func without jit, and jit what it does not call"
-    elif isinstance(error, _OF_LIMITS) and _is_in(last, _THUNDER):
+    elif isinstance(error, _OF_LIMITS) and _THUNDER in Path(last.f_code.co_filename).parents:
         got, where = _stored(last) or _read(error, frames)
     else:
         return None
@@ -126,10 +126,6 @@ def _read(error: BaseException, frames: list[tuple[FrameType, int]]) -> tuple[st
     text = text or traceback.extract_tb(error.__traceback__)[-1].line or ""
     of_user = [
         f"{frame.f_code.co_filename}:{line}"
-        for frame, line in frames if not any(_is_in(frame, folder) for folder in _LIBRARIES)
+        for frame, line in frames if _LIBRARIES.isdisjoint(Path(frame.f_code.co_filename).parents)
     ]
     return f"{type(error).__name__}: {text}", of_user[-1] if of_user else ""
-
-
-def _is_in(frame: FrameType, folder: Path) -> bool:
-    return folder in Path(frame.f_code.co_filename).parents

@@ -57,9 +57,9 @@ class Hooks:
     may_be_edited: Callable[[BoundSymbol], bool]
 
     def compilation(self) -> CompileData | None:
-        """Thunder's data on the function that it compiles, if jitted with this executor."""
-        data = get_compile_data()
-        return data if data is not None and self.executor in data.executors_list else None
+        """Thunder's data on the function that it compiles, if jitted with such an executor."""
+        data, kind = get_compile_data(), type(self.executor)
+        return data if data is not None and kind in map(type, data.executors_list) else None
 
 
 @dataclass(frozen=True, slots=True)

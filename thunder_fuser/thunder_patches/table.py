@@ -129,6 +129,10 @@ PATCHES: tuple[Patch, ...] = (
         complex_gradients.conjugate_gradients, complex_gradients.RULES,
     ),
     Patch(
+        "gradients of slices of complex tensors are padded with 0j, which torch refuses", "fix",
+        complex_gradients.pad_with_real_numbers, ("thunder.executors.torchex:_pad_prim_impl",),
+    ),
+    Patch(
         "floats of integers, and integers beside bools, have other types than in torch", "fix",
         promotion.promote_as_torch, ("thunder.core.utils:elementwise_type_promotion",),
     ),

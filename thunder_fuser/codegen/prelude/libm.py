@@ -10,21 +10,23 @@ replaced, so that it gives the same bits in loops of any number of lanes and out
 """
 
 import ctypes
-import platform
 from functools import cache
 
-# fmt: off
-UNARY = (
-    "exp", "log", "log2", "log10", "log1p", "expm1", "exp2",
-    "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "erfc", "lgamma", "tgamma", "sqrt", "cbrt", "floor", "ceil", "trunc", "rint", "fabs",
-)
-BINARY = ("pow", "atan2", "fmod", "fmin", "fmax", "hypot", "nextafter", "copysign")
-# fmt: on
-ARITY = {name + suffix: 1 for name in UNARY for suffix in ("", "f")} | {
-    name + suffix: 2 for name in BINARY for suffix in ("", "f")
+_NAMES = {
+    1: "exp log log2 log10 log1p expm1 exp2 sin cos tan asin acos atan sinh cosh tanh asinh acosh"
+    " atanh erf erfc lgamma tgamma sqrt cbrt floor ceil trunc rint fabs",
+    2: "pow atan2 fmod fmin fmax hypot nextafter copysign",
 }
+ARITY = {
+    name + suffix: arity
+    for arity, names in _NAMES.items()
+    for name in names.split()
+    for suffix in ("", "f")
+}
+
+# Below this argument the result is 0. libmvec computes such lanes one by one: a softmax of scores
+# under a mask, which are -infinity, took six times as long.
+_ZERO_BELOW = {"exp": ["-746.0"], "expf": ["-104.0f"], "exp2": ["-1076.0"], "exp2f": ["-151.0f"]}
 
 # Only gcc has these attributes, so clang calls the scalar functions.
 _GUARD = "#ifndef __clang__\n{}#define {} lanes_{}\n#else\n{}#endif\n"
@@ -41,8 +43,6 @@ _VERSIONS = (
 @cache
 def vector_functions() -> frozenset[str]:
     """The functions that this machine's libmvec has for every SIMD width (x86-64 only)."""
-    if platform.machine() != "x86_64":
-        return frozenset()
     try:
         libmvec = ctypes.CDLL("libmvec.so.1")
     except OSError:
@@ -56,8 +56,7 @@ def _symbol(name: str) -> str:
     >>> _symbol("expf"), _symbol("pow")
     ('_ZGVbN4v_expf', '_ZGVbN2vv_pow')
     """
-    lanes = 4 if name.endswith("f") and name[:-1] in UNARY + BINARY else 2
-    return f"_ZGVbN{lanes}{'v' * ARITY[name]}_{name}"
+    return f"_ZGVbN{4 if _real(name) == 'float' else 2}{'v' * ARITY[name]}_{name}"
 
 
 def declarations(names: set[str], *, vectors: bool) -> str:
@@ -75,7 +74,7 @@ def _declaration(name: str) -> str:
 
 
 def _real(name: str) -> str:
-    return "float" if name.endswith("f") and name[:-1] in UNARY + BINARY else "double"
+    return "float" if name.endswith("f") and name[:-1] in ARITY else "double"
 
 
 def _same_in_all_lanes(name: str) -> str:
@@ -101,5 +100,5 @@ def _version(name: str, version: str, lanes: str, symbol: str) -> str:
     """MADE float32 expf_d(float32 x) asm("_ZGVdN8v_lanes_expf"); and its definition."""
     arguments = ("x", "y")[: ARITY[name]]
     head = f"{lanes} {version}({', '.join(f'{lanes} {argument}' for argument in arguments)})"
-    call = f"same_lanes({name}_widest, {', '.join(arguments)})"
+    call = f"same_lanes({name}_widest, {', '.join((*arguments, *_ZERO_BELOW.get(name, ())))})"
     return f'MADE {head} asm("{symbol}");\n{head} {{ return {call}; }}\n'

@@ -69,19 +69,23 @@ class _Walk:
     """The real types of the values that do not have the trace's type.
 
     types: by name, None if unknown. foreign: the names of those whose type a region would not make.
+    spread: the names of tensors that were made of 0-dim ones, which keep Thunder's weak type.
     """
 
     def __init__(self, support: Support) -> None:
         self.support = support
         self.types: dict[str, DataType | None] = {}
         self.foreign: set[str] = set()
+        self.spread: set[str] = set()
         self.refused: dict[str, Reject] = {}
 
     def add(self, bsym: BoundSymbol) -> None:
         """Notes the types of its results."""
         results = _results(bsym)
         read = [proxy for proxy in reads(bsym) if isinstance(proxy, TensorProxy)]
-        has_other = any(tensor.name in self.types for tensor in read)
+        if read and all(not tensor.ndim or tensor.name in self.spread for tensor in read):
+            self.spread.update(result.name for result in results)
+        has_other = any(tensor.name in {*self.types, *self.spread} for tensor in read)
         if not results or not (has_other or may_differ(read)):
             return
         theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)

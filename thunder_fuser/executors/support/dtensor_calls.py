@@ -170,7 +170,7 @@ def _linear_gradients(g: Any, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
 for _name, _function in dict(_FUNCTIONS.values()).items():
     _register_torch(_OPS[_name], _backward(_name, _function))
 for _symbol, _gradients in _GRADIENTS.items():
-    register_grad(_symbol, with_gradients(_symbol, _gradients))
+    register_grad(_symbol, with_gradients(_symbol, *_gradients))
 _register_torch(of_thunder.dtensor_linear_prim, _call("linear_gradients", _linear_gradients))
 _register_torch(
     of_thunder.dtensor_broadcast_in_dim_prim,

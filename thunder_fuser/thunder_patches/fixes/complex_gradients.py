@@ -3,6 +3,7 @@
 
     y = mul(a, b)     Thunder:  da = dy * b                torch:  da = dy * conj(b)
     y = abs(a)        Thunder:  da = dy * sign(a)          torch:  da = dy * a / abs(a), and 0 for 0
+    pad(a, 0j, ends)  Thunder:  TypeError, of torch's pad  here:   a padded with 0.0
 
 Torch's gradient of what is differentiable in the complex sense is dy times the conjugate of the
 derivative. A rule without conjugates gives it, if what enters and what leaves it is conjugated:
@@ -27,6 +28,7 @@ from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import get_tracectx
 from thunder.core.transforms import _grad_fn_map, backward_impls
+from thunder.executors import torchex
 
 from thunder_fuser.thunder_patches.patch import Hooks
 
@@ -63,6 +65,18 @@ def conjugate_gradients(_: Hooks) -> None:
                 backward,
             )
     _grad_fn_map[PrimIDs.ABS] = of_complex(_abs, _grad_fn_map[PrimIDs.ABS])
+
+
+def pad_with_real_numbers(_: Hooks) -> None:
+    """From now on, the torch executor pads with x for x + 0j, as torch takes no complex number."""
+    of_thunder = torchex._pad_prim_impl
+
+    def pad(a: Any, /, padding_value: complex, padding_config: Any) -> Any:
+        value = padding_value if padding_value.imag else padding_value.real
+        return of_thunder(a, value, padding_config)
+
+    symbol = torchex.ex.register_operator("torch_pad_prim_impl", meta=prims.pad.meta, fn=pad)
+    torchex.ex.register_implementation(prims.pad, symbol)
 
 
 def of_complex(rule: Rule, other: Rule) -> Rule:

@@ -33,7 +33,6 @@ from typing import Any
 
 from thunder import clang
 from thunder.core import dtypes, utils
-from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
@@ -51,11 +50,11 @@ def promote_as_torch(hooks: Hooks) -> None:
         """(the type to compute in, the type of the result); `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
         of_bools = {tensor.dtype for tensor in _tensors(args)} == {dtypes.bool8}
-        if of_bools and dtypes.int8_ in types and _is_used(hooks):
+        if of_bools and dtypes.int8_ in types and hooks.compilation() is not None:
             first, second = (dtypes.int64 if kind is dtypes.int8_ else kind for kind in types)
             return first, second
         to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
-        if not to_float or types != (float, float) or not _is_used(hooks):
+        if not to_float or types != (float, float) or hooks.compilation() is None:
             return types
         return (dtypes.float32, dtypes.float32) if _tensors(args) else types
 
@@ -68,8 +67,9 @@ def broadcast_scalars(hooks: Hooks) -> None:
 
     def broadcast(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> tuple[Any, ...]:
         """The operands in one shape."""
+        is_ours = hooks.compilation() is not None
         on_cpu = all(tensor.device.devicetype is DeviceType.CPU for tensor in _tensors(args))
-        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(hooks))
+        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and is_ours)
         return tuple(of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers))
 
     clang.maybe_broadcast = broadcast
@@ -81,7 +81,7 @@ def keep_types_of_quotients(hooks: Hooks) -> None:
 
     def floor_divide(a: Any, b: Any) -> Any:
         result = of_thunder(a, b)
-        if not _tensors((result,)) or not _is_used(hooks):
+        if not _tensors((result,)) or hooks.compilation() is None:
             return result
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
         return clang.maybe_convert_to_dtype(
@@ -98,17 +98,11 @@ def keep_empty_axes(hooks: Hooks) -> None:
     def arange(**numbers: Any) -> Any:
         result = of_thunder(**numbers)
         of_torch = "dtype" in numbers  # torch.arange passes one, or None; clang.diagonal does not
-        if result.ndim or not of_torch or not _is_used(hooks):
+        if result.ndim or not of_torch or hooks.compilation() is None:
             return result
         return clang.full((0,), 0, device=result.device, dtype=result.dtype)
 
     clang.arange = arange
-
-
-def _is_used(hooks: Hooks) -> bool:
-    """True if the function that Thunder compiles is jitted with such an executor."""
-    data, kind = get_compile_data(), type(hooks.executor)
-    return data is not None and any(isinstance(each, kind) for each in data.executors_list)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:

@@ -51,6 +51,11 @@ template <typename V, typename W> inline V same_lanes(W (*f)(W), V x) {
   __builtin_memcpy(&x, &wide, sizeof(V));
   return x;
 }
+// For an f that is 0 below `least`.
+template <typename V, typename W, typename T> inline V same_lanes(W (*f)(W), V x, T least) {
+  const V y = same_lanes(f, x < least ? V{} : x);
+  return x < least ? V{} : y;
+}
 template <typename V, typename W> inline V same_lanes(W (*f)(W, W), V x, V y) {
   const W wide = f(repeated<W>(x), repeated<W>(y));
   __builtin_memcpy(&x, &wide, sizeof(V));
