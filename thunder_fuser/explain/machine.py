@@ -159,7 +159,7 @@ def verify(*, remove: bool) -> tuple[str, bool]:
             bad.append((item.key[:_SHOWN_KEY], item.problem))
             if remove:
                 store.remove(item)
-    texts = [f"{good} entries are intact"]
+    texts = [f"intact: {_entries(good)}"]
     if bad:
         texts += [table(("removed" if remove else "damaged", "why"), bad)]
     return "\n".join(texts), not bad
@@ -176,20 +176,24 @@ def clear() -> str:
 
 
 def _removed(gone: tuple[int, int]) -> str:
-    return f"{gone[0]} entries removed, {kib(gone[1])} KiB"
+    return f"{_entries(gone[0])} removed, {kib(gone[1])} KiB"
 
 
 def export_to(archive: Path, *, libraries: bool) -> str:
     """Writes the entries into one file."""
     written, left = export_entries(_store(), archive, libraries=libraries)
-    return f"{written} entries in {archive}{_left_out(left, libraries)}"
+    return f"{_entries(written)} in {archive}{_left_out(left, libraries)}"
 
 
 def import_from(archive: Path, *, libraries: bool) -> str:
     """Adds the entries of a file."""
     added, there, left = import_entries(_store(), archive, libraries=libraries)
-    already = f"; {there} were there already" if there else ""
-    return f"{added} entries added{already}{_left_out(left, libraries)}"
+    already = f"; {there} already there" if there else ""
+    return f"{_entries(added)} added{already}{_left_out(left, libraries)}"
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 def _left_out(count: int, libraries: bool) -> str:

@@ -45,7 +45,7 @@ from thunder_fuser.trace.proxies import bytes_of
 Jitted = Callable[..., Any]
 LARGE = 16 << 20  # bytes
 SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
-_NONE: Any = object()  # no argument; None is a wrong argument
+_NONE: Any = ...  # no argument; None is a wrong argument
 
 
 def jit(
