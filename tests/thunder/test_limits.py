@@ -110,7 +110,9 @@ def test_torch_func_leaves_nothing_open(function: Any, jit: Any) -> None:
     with pytest.raises(ThunderLimitError, match=r"got a transform of torch\.func .*without jit"):
         jit(function)(X)
     assert torch._C._functorch.get_interpreter_stack() is None
+    assert torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
     assert type(X * 2) is torch.Tensor
+    torch.testing.assert_close(torch.func.jvp(torch.sin, (X,), (X,))[1], X.cos() * X)
     torch.testing.assert_close(thunder_fuser.jit(torch.sin)(X), X.sin())
 
 

@@ -30,7 +30,7 @@ from thunder_fuser.versions import __version__
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
 _SHOWN_KEY = 12
 _MISS = ("is compiled", "is an error: the option assert_cache_hit is set")
-_COLUMNS, _NAMES, _VALUES = 98, 20, 20  # of the tables of `env`
+_COLUMNS, _NAMES, _VALUES = 96, 20, 20  # of the tables of `env`
 _MEANINGS = _COLUMNS - _NAMES - _VALUES - 2
 _HOW_TO_SET = (
     "  To set an option: THUNDER_FUSER_STRICT=1, thunder.jit(f, fuser_strict=True), or\n"

@@ -9,7 +9,7 @@
 
 Thunder refuses an assignment when it has read the whole program, so its line is noted before.
 Errors of the user's program, such as its own assertions, stay as they are. Where torch.func stopped
-half way, its levels are closed: else each later call of torch would be of its wrapped tensors.
+half way, what it had set is reset: else each later call of torch would be of its wrapped tensors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import traceback
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import thunder
 import torch
 from thunder.core import jit_ext
 from thunder.core.interpreter import InterpreterError, get_interpreterruntimectx, unwrap
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 
 from thunder_fuser.base.warn import line_of_the_call
 from thunder_fuser.errors import ThunderLimitError
@@ -46,13 +48,13 @@ def explain_limits(hooks: Hooks) -> None:
 
     @wraps(of_thunder)
     def traced(fn: Any, *args: Any, **options: Any) -> Any:
-        levels = _levels()
+        before = _TorchFunc.now()
         try:
             return of_thunder(fn, *args, **options)
         except Exception as error:
             # thunderfx, which would be advised, gives graphs of torch.compile.
             is_ours = hooks.compilation() is not None and not isinstance(fn, torch.fx.GraphModule)
-            limit = _limit(error, _close_levels(levels)) if is_ours else None
+            limit = _limit(error, before.restore()) if is_ours else None
             if limit is None:
                 raise
             raise limit from error
@@ -77,17 +79,38 @@ def _note_stores(method: Any) -> None:
     jit_ext._general_jit_lookaside_map[method] = stored
 
 
-def _levels() -> int:
-    """The number of transforms of torch.func that are open."""
-    return len(torch._C._functorch.get_interpreter_stack() or ())
+class _TorchFunc(NamedTuple):
+    """What torch.func sets while a transform is open, and resets at its end."""
 
+    levels: int
+    hooks_message: str | None  # why saved tensors may have no hooks
+    dual_level: int
+    nested_jvps: int
+    allows_in_place: bool
 
-def _close_levels(before: int) -> bool:
-    """Closes what torch.func has opened since; True if there was any."""
-    opened = _levels() - before
-    for _ in range(opened):
-        torch._C._functorch.pop_dynamic_layer_stack()
-    return opened > 0
+    @classmethod
+    def now(cls) -> _TorchFunc:
+        return cls(
+            len(torch._C._functorch.get_interpreter_stack() or ()),
+            torch._C._autograd._saved_tensors_hooks_get_disabled_error_message(),
+            forward_ad._current_level, eager_transforms.JVP_NESTING,
+            torch._C._functorch.get_inplace_requires_grad_allowed(),
+        )  # fmt: skip
+
+    def restore(self) -> bool:
+        """Ends what was opened since; True if there was any."""
+        now = _TorchFunc.now()
+        if now == self:
+            return False
+        for _ in range(now.levels - self.levels):
+            torch._C._functorch.pop_dynamic_layer_stack()
+        for _ in range(now.dual_level - self.dual_level):
+            forward_ad.exit_dual_level()
+        eager_transforms.JVP_NESTING = self.nested_jvps
+        torch._C._functorch.set_inplace_requires_grad_allowed(self.allows_in_place)
+        if self.hooks_message is None:
+            torch._C._autograd._saved_tensors_hooks_enable()
+        return True
 
 
 def _limit(error: BaseException, in_torch_func: bool) -> ThunderLimitError | None:
