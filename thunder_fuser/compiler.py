@@ -53,6 +53,7 @@ from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, numbered, with_params
 from thunder_fuser.segment.segmenter import segment
+from thunder_fuser.sharding.localise import FUSION_PASSES
 from thunder_fuser.target import Target
 
 
@@ -84,11 +85,10 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     with explaining(dump):
         planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
         segmented = planned.segmented
+        pairs = zip(segmented.segments, planned.sources, strict=True)
         jobs = [
             partial(_launcher, number, segment, source, target, device)
-            for number, (segment, source) in enumerate(
-                zip(segmented.segments, planned.sources, strict=True)
-            )
+            for number, (segment, source) in enumerate(pairs)
         ]
         with stage("compile"):
             # Loading is faster than starting a thread while other threads run Python.
@@ -227,7 +227,7 @@ def plan_segments(
     dump.add(FUSION, fusion)
     note = partial(dump.add, PASSES, text=lambda fired: "\n".join([*map(str, fired), ""]))
     with stage("specialise"):
-        passed = run_passes(specialise(fusion, keys), options, target, note)
+        passed = run_passes(specialise(fusion, keys), options, target, note, FUSION_PASSES)
         known = dump.add(SPECIALISED, passed)
     with stage("segment"):
         segmented = with_donations(segment(known, target, options))

@@ -43,6 +43,8 @@ COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has o
 WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way to 16 bits"
 GRADIENT = "an intermediate of torch's gradient overflows"
 SIGNS = "torch's gradient of copysign divides an infinity by itself"
+GELU = "gelu's gradient is a sum of products, and one of them is of an infinity and 0"
+POLE = "digamma is infinite at 0, by the sign of the zero, which is another in one-step lerp"
 SCORES = "attention's gradient has scores that are rounded at the size of a large mask"
 DIVIDED = "torch's gradient of a product divides by its factors where none of all rows is 0"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
@@ -73,6 +75,10 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return NOISE
     if name == "_safe_softmax" and 1024 < _sizes(first).nan_to_num(0, 0).max():
         return SCORES  # a kernel of attention's gradient takes exp(score - logsumexp) for it
+    if name == "gelu_backward" and not _is_finite(first):
+        return GELU
+    if name == "digamma" and bool((first == 0).any()):
+        return POLE
     if name == "copysign" and not _is_finite(first):
         return SIGNS
     if name in PRODUCTS:

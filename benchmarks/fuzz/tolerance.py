@@ -124,7 +124,6 @@ REFUSED_BY_TORCH_ALONE = {
 
 # Words in errors of ours, or the places that raise them, that need not be torch's, and why.
 REFUSED_BY_US_ALONE = {
-    "must be float, not complex": "Thunder's gradient of x[::2] asks torch to pad with 0j",
     "no kernel found to launch": "torch chooses among kernels for a mask of bools as for no other",
     "OutOfRangeError": "wrong indices raise, where some of torch's kernels read on",
     "a tensor of indices holds": "the same, in the emulator",

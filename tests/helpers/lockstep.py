@@ -15,9 +15,9 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.communication import is_communication
 from thunder_fuser.ir.rules.layouts import shards
-from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.eager.evaluate import Evaluator
+from thunder_fuser.sharding.localise import localise
 
 
 def parts_of(whole: torch.Tensor, fusion: Fusion, name: str, mesh: Mesh) -> list[torch.Tensor]:

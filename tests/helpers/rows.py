@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.presegment import PASSES
+from thunder_fuser.sharding.localise import FUSION_PASSES
 
-ROWS = {row.name: row for row in PASSES}
+ROWS = {row.name: row for row in FUSION_PASSES}
 
 
 def after_row(name: str, fusion: Fusion, *context: object) -> Fusion:

@@ -45,6 +45,7 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.sharding.localise import FUSION_PASSES
 from thunder_fuser.target import CPU, H200, Target
 from thunder_fuser.trace.passes import run_passes as run_trace_passes
 
@@ -213,8 +214,8 @@ def communicating() -> str:
 
 def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
     fd, inputs = made
-    keys = input_keys(fd.fusion, tuple(inputs))
-    return f"{fd.fusion}\n\n{run_passes(specialise(fd.fusion, keys), compile_options())}"
+    known = specialise(fd.fusion, input_keys(fd.fusion, tuple(inputs)))
+    return f"{fd.fusion}\n\n{run_passes(known, compile_options(), passes=FUSION_PASSES)}"
 
 
 def functions_text() -> str:

@@ -25,6 +25,7 @@ from thunder_fuser.presegment import PASSES, run_passes
 from thunder_fuser.presegment.rewrite import Fired
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.eager.evaluate import evaluate
+from thunder_fuser.sharding.localise import FUSION_PASSES
 from thunder_fuser.target import CPU, H200, Target
 
 D = DataType
@@ -188,7 +189,7 @@ def test_a_row_may_be_left_out(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("name", [row.name for row in PASSES if row.needed])
+@pytest.mark.parametrize("name", [row.name for row in FUSION_PASSES if row.needed])
 def test_a_needed_row_says_why(name: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="can be left out") as caught:
         run(tmp_path, name, repeatable=False)

@@ -23,6 +23,8 @@ ROWS: dict[str, Function] = {
     "%": lambda x, z: x % z,
     "remainder, number": lambda x, z: torch.remainder(x, 0.7) * z,
     "lerp": lambda x, z: torch.lerp(x, z, x * 2),
+    "power of a number": lambda x, z: 2.5**x * z,
+    "power of a number too small for the type": lambda x, z: 1e-310 ** (x * 0) * z,
     "lerp, number": lambda x, z: torch.lerp(x, z, 0.3),
     "prod": lambda x, z: (x * z).prod(),
     "prod, rows": lambda x, z: (x * z).prod(1),

@@ -25,6 +25,7 @@ AS_EAGER: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
     "one operand": (torch.relu, (last(*IMAGE),)),
     "a chain": (lambda x: (x.exp() * 2).tanh(), (last(*IMAGE),)),
     "a transposed matrix": (torch.exp, (torch.randn(3, 4).t(),)),
+    "a running sum": (lambda x: (x * 2).cumsum(1) + 1, (torch.randn(3, 4).t(),)),
     "a bias": (lambda x, b: x + b.view(1, -1, 1, 1), (last(*IMAGE), torch.randn(3))),
     "two images": (torch.add, (last(*IMAGE), last(*IMAGE))),
     "the first decides": (torch.add, (last(*IMAGE), torch.randn(IMAGE))),

@@ -341,6 +341,7 @@ WRONG: list[tuple[Function, tuple[Any, ...]]] = [
     (lambda x: torch.copysign(x, x.double()), (torch.bool, torch.float32)),
     (lambda x: torch.copysign(x.reshape(1), -x.reshape(1).half()), (torch.bfloat16, torch.int64)),
     (lambda x: torch.copysign(x.reshape(1), -x.reshape(1).double()), (torch.half, torch.int64)),
+    (lambda x: (x & x.argmin()).new_zeros(2), (torch.uint8,)),
     (lambda x: torch.stack([2 & (x > 9), x]), (torch.int16,)),
     (lambda x: torch.lerp(x, x.reshape(1), 2.0).sum(), (torch.bfloat16,)),
     (lambda x: F.threshold(x, 2, 0.5), (torch.int16,)),

@@ -207,9 +207,23 @@ def an_argument_copied(x: Any, y: Any) -> Any:
     return h + y
 
 
+def a_result_copied_to_another(x: Any, y: Any) -> Any:
+    """The caller may write to one of them."""
+    h, copied = x * 2, y * 1
+    copied.copy_(h)
+    return h.view(-1), copied
+
+
+def two_copies_of_a_value(x: Any, y: Any) -> Any:
+    h, first, second = x * 2, y * 1, y + 1
+    first.copy_(h)
+    second.copy_(h)
+    return second, first
+
+
 STAY = (
     argument, view_of_an_argument, through_a_view, view_read_later, view_returned,
-    view_that_only_torch_knows, an_argument_copied,
+    view_that_only_torch_knows, an_argument_copied, a_result_copied_to_another,
 )  # fmt: skip
 
 
@@ -221,6 +235,17 @@ def test_it_does_not_fire(monkeypatch: pytest.MonkeyPatch, function: Function) -
     assert text(functionalize(before)) == text(before)
     torch.testing.assert_close(jit(function, strict=True)(*mine), function(*its))
     torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("function", [a_result_copied_to_another, two_copies_of_a_value])
+def test_results_have_their_own_memory(function: Function, *, gradients: bool) -> None:
+    args = tensors(gradients=gradients)
+    got, expected = jit(function, strict=True)(*args), function(*args)
+    for results in (got, expected):
+        with torch.no_grad():
+            results[0].mul_(3)
+    torch.testing.assert_close(got, expected)
 
 
 @pytest.mark.parametrize("function", [activations, returned, beside_an_argument, argument])

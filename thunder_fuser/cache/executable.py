@@ -12,8 +12,7 @@ A call may give logical sizes that a storage does not determine. They become par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,6 @@ from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import Bounded, Recent, SingleFlight
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import Planned, build_kernels, compile_fusion, plan_kernels
-from thunder_fuser.errors import PeerError
 from thunder_fuser.host.call.arguments import (
     check_arguments,
     check_count,
@@ -36,15 +34,14 @@ from thunder_fuser.host.call.arguments import (
 from thunder_fuser.host.call.bind import Bound
 from thunder_fuser.host.call.dispatch import input_keys, make_dispatch, on_resolved
 from thunder_fuser.host.call.recompiles import note_miss
-from thunder_fuser.host.programs.agree import FAILED, agree, digest, meshes_of
 from thunder_fuser.host.programs.program import HostProgram, Runner
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.rules.build import define
-from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import target_of_device
+from thunder_fuser.sharding.agreement import Agreement
 from thunder_fuser.target import CPU, EMULATOR, Target
 
 # The most variants of a definition: targets with options, logical shapes, meshes with placements.
@@ -63,7 +60,7 @@ class Programs:
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self._agreed: set[tuple[Any, ...]] = set()
+        self._agreement = Agreement(fusion)
         most = partial(option, "max_programs")
         self._flight: SingleFlight[HostProgram] = SingleFlight(Recent(most))
         self._ahead: SingleFlight[Planned] = SingleFlight(Recent(most))
@@ -87,35 +84,8 @@ class Programs:
                 planned = self._planned_ahead(chosen, keys, options)
                 return compile_fusion(self.fusion, keys, chosen, options, device, planned)
 
-        def agreed() -> HostProgram:
-            return self._agreed_on(compiled, keys, options.multi_device, device)
-
+        agreed = partial(self._agreement.program, compiled, keys, options.multi_device, device)
         return self._flight.get((chosen, device, keys, options), agreed)
-
-    def _agreed_on(
-        self, compiled: Callable[[], HostProgram], keys: tuple[InputKey, ...],
-        params: MultiDeviceParams, device: torch.device,
-    ) -> HostProgram:  # fmt: skip
-        """Compiles a program. If it communicates, it is compared with the other ranks' programs.
-
-        That happens once for such sizes, because strides and addresses may differ from rank to
-        rank. PeerError on all ranks if programs differ, or if a rank cannot compile its own.
-        """
-        key = (params, tuple((key.sizes, key.value) for key in keys))
-        meshes = () if key in self._agreed else meshes_of(self.fusion, keys)
-        if not meshes:
-            return compiled()
-        seconds = params.executor.seconds
-        try:
-            program = compiled()
-        except Exception:
-            with suppress(PeerError):  # the other ranks raise it; here the cause says more
-                agree(FAILED, meshes, device, seconds)
-            raise
-        number = digest(program.segmented.fusion, program.nodes, params.lower)
-        agree(number, meshes, device, seconds)
-        self._agreed.add(key)
-        return program
 
     def plan_ahead(
         self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions

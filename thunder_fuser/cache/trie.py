@@ -34,7 +34,6 @@ from thunder_fuser.cache.executable import (
     Schedules,
     target_for,
 )
-from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
 from thunder_fuser.host.call.arguments import check_count
@@ -43,6 +42,8 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.sharding.dtensors import is_dtensor
+from thunder_fuser.sharding.entry import ShardedEntry, records_of
 from thunder_fuser.target import Target
 
 
@@ -128,7 +129,13 @@ class FusionEntry:
             (id(v.device_mesh), v.placements) if is_dtensor(v) else isinstance(v, torch.Tensor)
             for v in arguments
         )
-        return self._sharded.get_or_make(key, lambda: shard(self.prepare(), arguments))
+
+        def sharded() -> ShardedEntry:
+            records = records_of(self.fusion, arguments)
+            known = (*self.fusion.definition, *records)
+            return ShardedEntry(Executable(known) if records else self.prepare(), arguments)
+
+        return self._sharded.get_or_make(key, sharded)
 
 
     def program_for(

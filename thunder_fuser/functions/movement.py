@@ -25,6 +25,7 @@ from thunder.core.transforms import sum_to
 from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.errors import ThunderLimitError
+from thunder_fuser.executors.record.result_dtypes import may_differ
 from thunder_fuser.executors.support.dtypes import ANY, FLOATS, data_type
 from thunder_fuser.functions.define import (
     Backward,
@@ -175,11 +176,11 @@ def new_full(
     input: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Any:  # fmt: skip
-    """A full tensor; type and device are by default those of `input`."""
-    if requires_grad or isinstance(fill_value, TensorProxy):
+    """A full tensor; type and device are by default those of `input`, as torch has them."""
+    if requires_grad or isinstance(fill_value, TensorProxy) or (not dtype and may_differ([input])):
         return NotImplemented
     size = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
-    dtype = input.dtype if dtype is None else dtype
+    dtype = dtype or input.dtype
     return ltorch.full(size, fill_value, dtype=dtype, device=device or input.device)
 
 

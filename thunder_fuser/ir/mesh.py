@@ -4,10 +4,14 @@
     Mesh.of([[0, 1, 2], [3, 4, 5]])    mesh_x: 3 devices a row, the last dimension; mesh_y: 2 rows
 
 Rank 4 has the coordinates (1, 1): row 1, column 1.
+
+A sharding lists, for each logical axis, the dimensions of the mesh it is spread over. A definition
+says where a tensor lies by words, one for each dimension of the mesh: Shard(0), Partial(sum).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,7 +19,13 @@ from typing import Any
 from thunder_fuser.errors import MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
 
+On = tuple[ParallelType, ...]  # dimensions of a mesh, outermost first
+Sharding = tuple[On, ...]
+REDUCTIONS = ("sum", "avg", "product", "min", "max")
+
 _TYPES = (ParallelType.MESH_X, ParallelType.MESH_Y, ParallelType.MESH_Z)
+_SHARD = re.compile(r"S(?:hard)?\((?:dim=)?(-?\d+)\)")
+_PARTIAL = re.compile(r"P(?:artial)?(?:\((\w*)\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,10 @@ class Mesh:
 
     @staticmethod
     def of(nested: Any) -> Mesh:
-        """The mesh of nested lists of ranks; MeshError unless it is regular with distinct ranks."""
+        """The mesh of nested lists of ranks, or of torch's DeviceMesh; MeshError unless it is
+        regular with distinct ranks."""
+        nested = getattr(nested, "mesh", nested)
+        nested = nested.tolist() if hasattr(nested, "tolist") else nested
         sizes: list[int] = []
         level = [nested]
         while level and not all(type(one) is int for one in level):
@@ -65,6 +78,10 @@ class Mesh:
         """The number of devices along a dimension."""
         return self.sizes[self.dimension(parallel)]
 
+    def devices(self, on: On) -> int:
+        """The number of devices that an axis over these dimensions is spread over."""
+        return prod(map(self.size, on))
+
     def coordinate(self, rank: int, parallel: ParallelType) -> int:
         """The coordinate of a rank along a dimension; MeshError if the mesh lacks the rank."""
         if rank not in self.ranks:
@@ -81,3 +98,20 @@ class Mesh:
 
     def __str__(self) -> str:
         return str(self.nested)
+
+
+def word_of(placement: Any) -> str:
+    """A placement of torch, or its text, as records store it; ValueError if it is none.
+
+    >>> word_of("S(0)"), word_of("Replicate()"), word_of("P(sum)")
+    ('Shard(0)', 'Replicate()', 'Partial(sum)')
+    """
+    text = str(placement)
+    if shard := _SHARD.fullmatch(text):
+        return f"Shard({shard[1]})"
+    if text in ("R", "Replicate()"):
+        return "Replicate()"
+    term = _PARTIAL.fullmatch(text)
+    if term and (term[1] or "sum") in REDUCTIONS:
+        return f"Partial({term[1] or 'sum'})"
+    raise ValueError(text)

@@ -148,3 +148,18 @@ def reshape_groups(
         is_last = prod(before[i:]) == prod(after[j:]) == 1
         i, j = (len(before), len(after)) if is_last else (i, j)
         yield range(first, i), range(start, j)
+
+
+def nontrivial_groups(
+    before: Sequence[int], after: Sequence[int]
+) -> list[tuple[list[int], list[int]]]:
+    """The groups of a reshape without axes of size 1.
+
+    >>> nontrivial_groups((4, 6, 5), (24, 1, 5))
+    [([0, 1], [0]), ([2], [2])]
+    """
+    pairs = (
+        ([at for at in sources if before[at] != 1], [at for at in results if after[at] != 1])
+        for sources, results in reshape_groups(before, after)
+    )
+    return [pair for pair in pairs if any(pair)]

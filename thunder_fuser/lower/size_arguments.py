@@ -19,12 +19,12 @@ from math import prod
 
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.propagate import groups
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType, Split, Transform
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.size_symbols import sized
+from thunder_fuser.ir.strides import nontrivial_groups
 from thunder_fuser.schedule.axes import row_shift
 from thunder_fuser.schedule.loop_index import runs_loop
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -139,7 +139,7 @@ def _reshaped(part: Part, expr: OpRecord) -> list[tuple[str, tuple[str, ...]]]:
     views = [part.tensors[name] for name in (names_of(expr)[0], expr.outputs[0])]
     source, out = ([part.domain_map.axis(a) for a in v.domain.no_reductions] for v in views)
     pairs = []
-    for before, after in groups(*(view.sizes for view in views)):
+    for before, after in nontrivial_groups(*(view.sizes for view in views)):
         sides = tuple(source[at] for at in before), tuple(out[at] for at in after)
         whole, pieces = reversed(sides) if len(after) == 1 else sides
         if len(whole) == 1:

@@ -8,7 +8,7 @@ which row changed which records (1_passes.txt), and the option skip_passes leave
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.compile_options import CompileOptions
@@ -21,7 +21,6 @@ from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.presegment import simplify
 from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins
 from thunder_fuser.presegment.lay_out import lay_out
-from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance
@@ -37,7 +36,6 @@ _SCANS = frozenset(row.name for row in OPS.values() if row.kind is OpKind.SCAN)
 _COSTLY = frozenset(row.name for row in OPS.values() if is_costly(row))
 
 PASSES: tuple[FusionPass, ...] = (
-    FusionPass(localise, frozenset({"set_device_mesh"}), needed="a device computes its own part"),
     FusionPass(lay_out, frozenset(LAYOUT), needed="kernels know layouts only as strides"),
     FusionPass(simplify.share_results, frozenset({"add_output"})),
     FusionPass(simplify.fold_scalars, _ANY),
@@ -62,7 +60,7 @@ PASSES: tuple[FusionPass, ...] = (
     FusionPass(simplify.remove_dead, _ANY),  # the sums that one_pass_variance replaces
 )
 
-# {a pass: why it cannot be left out, or nothing}. The passes of executors/pipeline.py add theirs.
+# {a pass: why it cannot be left out, or nothing}. sharding and executors/pipeline.py add theirs.
 NEEDED: dict[str, str] = {row.name: row.needed for row in PASSES}
 
 
@@ -71,14 +69,16 @@ def run_passes(
     options: CompileOptions,
     target: Target | None = None,
     note: Callable[[list[Fired]], object] = lambda fired: None,
+    passes: Iterable[FusionPass] = PASSES,
 ) -> Fusion:
     """Runs the rows in order, without those for a target if there is none.
 
-    note: is called with what the rows did so far, whenever one did something.
+    note: is called with what the rows did so far, whenever one did something. passes: for a fusion
+    on a mesh, those of sharding/localise.py.
     """
     fusion, skipped = verify(fusion, "specialise"), skipped_names(options.skip_passes)
     log: list[Fired] = []
-    for row in PASSES:
+    for row in passes:
         if row.name in skipped or row.repeatable not in (None, options.repeatable):
             continue
         if row.for_target and target is None:

@@ -34,6 +34,7 @@ def with_set_layout(fusion: Fusion) -> list[str]:
 
 def lay_out(fusion: Fusion) -> Fusion:
     """The fusion without LAYOUT records, on tensors that strides describe."""
+    assert all(view.mesh is None for view in fusion.tensors.values())  # see sharding/localise.py
     domains = {name: fusion.tensors[name].domain for name in with_set_layout(fusion)}
     return define(tuple(on_storage(fusion.definition, domains))) if domains else fusion
 

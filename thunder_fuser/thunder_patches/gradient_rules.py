@@ -76,6 +76,8 @@ def _of_base(g: Any, y: Any, x: Any, z: Any) -> Any:
 
 
 def _of_exponent(g: Any, y: Any, x: Any, z: Any) -> Any:
+    if isinstance(x, (int, float)) and x > 0:  # it may be too small for the type of z
+        return g * (y * math.log(x))
     x = x if isinstance(x, TensorProxy) else ltorch.full_like(z, x)
     return g * ltorch.where((x == 0.0) & (z >= 0.0), 0.0, y * ltorch.log(x))
 

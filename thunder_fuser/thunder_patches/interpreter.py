@@ -51,9 +51,8 @@ def _is_on(hooks: Hooks) -> bool:
     data = hooks.compilation()
     if data is None:
         return False
-    keyword = data.compile_options.get("fuser_fast_tracing")
-    is_on = option("fast_tracing") if keyword is None else OPTIONS["fast_tracing"].parse(keyword)
-    return bool(is_on)
+    word = data.compile_options.get("fuser_fast_tracing")
+    return bool(option("fast_tracing") if word is None else OPTIONS["fast_tracing"].parse(word))
 
 
 def detour_calls_of_modules(hooks: Hooks) -> None:

@@ -65,9 +65,8 @@ class Prepared:
                     got = "read before it is made" if value in types else "read but not made"
                     raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
             ready.update(op.made_names)
-        if _returned(before.ops) != _returned(self.ops):
-            lost = ", ".join(sorted(_returned(before.ops) ^ _returned(self.ops)))
-            raise _error(name, lost, "returned as before", "other results")
+        if lost := _returned(before.ops) ^ _returned(self.ops):
+            raise _error(name, ", ".join(sorted(lost)), "returned as before", "other results")
 
 
 def type_of(proxy: Proxy) -> object:

@@ -252,8 +252,8 @@ _device_meshes = _DeviceMeshes()
 
 def remember(device_mesh: DeviceMesh) -> None:
     """Uses the process groups of the caller's DeviceMesh from now on."""
-    mesh = Mesh.of(device_mesh.mesh.tolist())
-    _device_meshes.of_this_group().setdefault((mesh, device_mesh.device_type), device_mesh)
+    known = _device_meshes.of_this_group()
+    known.setdefault((Mesh.of(device_mesh), device_mesh.device_type), device_mesh)
 
 
 def group_of(mesh: Any, on: str, device: str) -> Any:

@@ -6,8 +6,8 @@
 
 Without this, the next convolution would get a contiguous image, and run in another order or copy
 it. A result has the order of its first operand of the same rank, if both have the same axes. The
-results of cat and pad are contiguous, unless all operands are channels last. A view inside of a
-region has no memory yet, so results computed from it are contiguous.
+results of cumsum are contiguous, and those of cat and pad unless all operands are channels last. A
+view inside of a region has no memory yet, so results computed from it are contiguous.
 
 If the user never sees a result's strides (visible.py), its order is free: what its reader wishes
 for; else, if its operands differ, channels last if one of them is, else contiguous. Otherwise a
@@ -37,7 +37,8 @@ Orders = Mapping[str, Order]
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
 _ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
-_OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
+_WITH_ORDER = {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
+_WITHOUT_ORDER = VIEWS - _WITH_ORDER | {"torch.cumsum"}  # that of no operand
 
 
 def orders_in(region: Region, memory: RegionMemory, inputs: Orders) -> Orders:
@@ -139,7 +140,7 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
 
 def _models(leaf: BoundSymbol, result: Proxy) -> Sequence[Proxy]:
     """The operands whose order a result may have."""
-    if leaf.sym.id in _OF_OTHER_AXES or not isinstance(result, TensorProxy):
+    if leaf.sym.id in _WITHOUT_ORDER or not isinstance(result, TensorProxy):
         return []
     if leaf.sym.id in COPIES:
         return reads(leaf)[1:]

@@ -5,7 +5,7 @@
     t3 = dtensor_sum(x: Shard(0), 0)                                     torch runs it
 
 Thunder has few primitives on DTensors; torch runs what it lacks (dtensor_calls.py). One is taken
-if our rules (analysis/propagate.py) give its results the placements that DTensor's own rules give,
+if our rules (sharding/propagate.py) give its results the placements that DTensor's own rules give,
 which Thunder has noted on its proxies.
 """
 
@@ -19,16 +19,7 @@ from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs
-from torch.distributed.tensor import DTensor
 
-from thunder_fuser.analysis.propagate import propagate
-from thunder_fuser.cache.sharded import (
-    layout_records,
-    local_of,
-    mesh_of,
-    placements_of,
-    sharding_of,
-)
 from thunder_fuser.errors import FuserError, InputError
 from thunder_fuser.executors.support.dtypes import MATH, NUMBERS, STORED, known_type
 from thunder_fuser.executors.support.rows import Row, op
@@ -36,6 +27,15 @@ from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Definition, OpRecord
 from thunder_fuser.ir.rules.build import define
+from thunder_fuser.sharding.dtensors import (
+    dtensor_of,
+    layout_records,
+    local_of,
+    placement_of,
+    placements_of,
+)
+from thunder_fuser.sharding.placements import Placement
+from thunder_fuser.sharding.propagate import propagate
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -63,7 +63,7 @@ DTENSOR = (
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
     """The mesh of a bound symbol's operands and results; None if they are plain tensors."""
     proxies = (*reads(bsym), *makes(bsym))
-    return next((mesh_of(p) for p in proxies if isinstance(p, DTensorProxy)), None)
+    return next((Mesh.of(p.device_mesh) for p in proxies if isinstance(p, DTensorProxy)), None)
 
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
@@ -78,10 +78,10 @@ def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
     try:
         fusion = define(sharded(_definition_of_op(bsym, row, operands), operands))
         spread = propagate(fusion)
-        (mesh,) = {mesh_of(p) for p in (*operands, *outs)}
+        (mesh,) = {Mesh.of(p.device_mesh) for p in (*operands, *outs)}
         for proxy, output in zip(outs, fusion.outputs, strict=True):
             wanted = tuple(proxy.placements)
-            if placements_of(spread[output.name], mesh) != wanted:
+            if placements_of(Placement(spread[output.name]), mesh) != wanted:
                 return Reject(f"DTensor places its result as {wanted}")
     except (FuserError, ValueError) as error:
         return Reject(" ".join(str(error).split()))
@@ -113,7 +113,8 @@ def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
     records: list[OpRecord] = []
     for name, proxy in zip(names, inputs, strict=True):
         if isinstance(proxy, DTensorProxy):
-            records += layout_records(name, mesh_of(proxy), sharding_of(proxy.name, proxy))
+            placement = placement_of(proxy.name, proxy, may_be_partial=False)
+            records += layout_records(name, Mesh.of(proxy.device_mesh), placement)
     return (*definition, *records)
 
 
@@ -125,7 +126,7 @@ def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Run
     wanted, of_results = _specs(inputs), _specs(outputs)
 
     def call(*args: Any) -> list[Any]:
-        return [*map(_whole, run(*map(_local, args, wanted)), of_results)]
+        return [*map(dtensor_of, run(*map(_local, args, wanted)), of_results)]
 
     return call
 
@@ -135,7 +136,7 @@ def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
     specs = _specs(inputs)
 
     def call(*args: Any) -> list[Any]:
-        return [result._local_tensor for result in run(*map(_whole, args, specs))]
+        return [result._local_tensor for result in run(*map(dtensor_of, args, specs))]
 
     return call
 
@@ -143,10 +144,6 @@ def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
 def _specs(proxies: Sequence[Any]) -> list[Any]:
     """Mesh and placements of each DTensor; None for any other value."""
     return [p.spec._o if isinstance(p, DTensorProxy) else None for p in proxies]
-
-
-def _whole(local: Any, spec: Any) -> Any:
-    return local if spec is None else DTensor(local, spec, requires_grad=False)
 
 
 def _local(arg: Any, spec: Any) -> Any:

@@ -222,10 +222,9 @@ def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
 
 
 def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
-    """Refuses a 0-dim tensor, which has no axis (torch takes axis 0), and sums in bool."""
+    """Refuses a 0-dim tensor, of which torch takes axis 0, and sums in bool: torch raises."""
     if not a.ndim:
         return Reject("cumsum of a 0-dim tensor")
-    # torch raises, and so it should.
     is_bool = dtype is not None and data_type(dtype) is DataType.Bool
     return Reject("cumsum with a bool result") if is_bool else None
 

@@ -21,10 +21,9 @@ from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, MeshEr
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.mesh import REDUCTIONS, Mesh, word_of
 from thunder_fuser.ir.op_schema import bind, own_names
 from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
-from thunder_fuser.ir.rules.placements import REDUCTIONS, word_of
 from thunder_fuser.ir.rules.type_rules import ValueType, result_types
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -251,12 +250,6 @@ def _device_type(value: Any) -> str:
     return kind.value
 
 
-def _mesh(value: Any) -> Any:
-    """The ranks of torch's DeviceMesh, or of nested lists, as nested tuples."""
-    ranks = getattr(value, "mesh", value)
-    return Mesh.of(ranks.tolist() if hasattr(ranks, "tolist") else ranks).nested
-
-
 def _placements(value: Any) -> tuple[str, ...]:
     try:
         return tuple(map(word_of, value))
@@ -321,7 +314,10 @@ _KINDS: dict[str, Kind] = {
     "root": Kind("a coordinate in the mesh", _integer, "int"),
     "on": Kind('"mesh_x", "mesh_y" or "mesh_z"', _device_type, "str", MeshError),
     "streams": Kind("an axis and a number of pieces", _list_of(_integer), "Sequence[int] | None"),
-    "mesh": Kind("a mesh of devices, or lists of ranks", _mesh, "Any", MeshError),
+    "mesh": Kind(
+        "a mesh of devices, or lists of ranks", lambda value: Mesh.of(value).nested, "Any",
+        MeshError,
+    ),
     "reduce": Kind(f"one of {', '.join(REDUCTIONS)}", _one_of(REDUCTIONS), "str"),
     "placements": Kind(
         "a list of Shard(axis), Replicate() and Partial(sum)", _placements, "Sequence[Any]"

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from thunder_fuser.errors import DefinitionError, MeshError
 from thunder_fuser.ir.binding import axis_sizes
 from thunder_fuser.ir.domain import (
-    Domain,
     IterDomain,
     Merge,
     Parallelize,
@@ -34,14 +32,11 @@ from thunder_fuser.ir.domain import (
     merged_name,
 )
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.mesh import Mesh, Sharding
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.rules.shapes import normalise_axis
 from thunder_fuser.ir.rules.streams import without_streams
 from thunder_fuser.ir.scalar import const
-
-# For each logical axis, the dimensions of the mesh it is spread over, outermost first.
-Sharding = tuple[tuple[ParallelType, ...], ...]
 
 
 class Layouts:
@@ -254,7 +249,11 @@ def local_domain(view: TensorView) -> TensorDomain:
     places = zip(view.domain.allocation, view.domain.contiguity, strict=True)
     rest = [(stays.index(at), flag) for at, flag in places if at in stays]
     allocation, contiguity = tuple(at for at, _ in rest), tuple(flag for _, flag in rest)
-    logical = _local_axes(view.domain.logical, view)
+    counts = iter(_device_counts(view))
+    logical = tuple(
+        axis if axis.is_reduction else replace(axis, extent=axis.extent // next(counts))
+        for axis in view.domain.logical
+    )
     return TensorDomain(logical, allocation, contiguity, logical, tuple(kept))
 
 
@@ -273,19 +272,10 @@ def _name(name: str, names: dict[str, str]) -> str:
     return name
 
 
-def _local_axes(axes: Domain, view: TensorView) -> Domain:
-    """The logical axes with the extents of one device's part."""
-    counts = iter(_device_counts(view))
-    return tuple(
-        axis if axis.is_reduction else replace(axis, extent=axis.extent // next(counts))
-        for axis in axes
-    )
-
-
 def _device_counts(view: TensorView) -> list[int]:
     """The number of devices that each logical axis is spread over."""
     assert view.mesh is not None
-    return [prod(map(view.mesh.size, axis)) for axis in shards(view)]
+    return [view.mesh.devices(on) for on in shards(view)]
 
 
 def global_sizes(view: TensorView, local: Sequence[int]) -> tuple[int, ...]:

@@ -39,8 +39,6 @@ from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes.arguments import effect
 from thunder_fuser.thunder_patches.patch import Hooks
 
-_WRITTEN = (Proxy, int, float, tuple, type(None))
-
 
 def write_attributes_back(_: Hooks) -> None:
     """From now on, attributes that a jitted module's forward sets are set after each call."""
@@ -94,7 +92,7 @@ def _write(root: ProvenanceRecord, values: dict[str, Any], epilogue: TraceCtx) -
     module = Proxy(history=root)  # its name is one of the computation's
     epilogue.add_name(module.name)
     for name, value in values.items():
-        if not isinstance(value, _WRITTEN):
+        if not isinstance(value, (Proxy, int, float, tuple, type(None))):
             text = f"self.{name} = ... in forward: a jitted module does not keep an attribute of"
             do = "To fix it: set it outside of forward, or keep numbers and tensors."
             warn_at("", f"{text} type {type(value).__name__}. {do}", LostWriteWarning)

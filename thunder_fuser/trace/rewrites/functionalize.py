@@ -11,7 +11,7 @@
 So relu(inplace=True) is fused like relu, and so is silu(inplace=True), which is one symbol with a
 copy inside. A memory qualifies if one op of the trace made it, if each write replaces all of it by
 a value of its type, and if no view from before a write is read after it. Arguments do not qualify:
-the caller sees writes to them.
+the caller sees writes to them. Nor does a result to which another one is copied.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class _Values:
             name for name in computed
             if self._at(name) not in of_inputs and self._at(name) not in self._writes
         }  # fmt: skip
+        self._returned = {self._at(name) for op in ops if op.is_return for name in op.read_names}
         self._unfit = of_inputs
         self._new: set[str] = set()
         self._names: dict[str, _Name] = {}
@@ -119,6 +120,9 @@ class _Values:
         ((source, out),), (target,) = renamed_by(op.bsym), overwritten(op.bsym)
         memory, name = self._at(target.name), self._names.get(target.name)
         fits = name is not None and not name.is_view and source.name in self._unwritten
+        if memory in self._returned:
+            fits = fits and self._at(source.name) not in self._returned
+            self._returned.add(self._at(source.name))
         if not (fits and replaces(source, target)):
             self._unfit.add(memory)
         count = self._writes[memory] = self._writes[memory] + 1

@@ -86,11 +86,6 @@ class _Sum:
         return [at for at in range(len(self.sizes)) if at not in self.dims]
 
     @property
-    def is_of_group(self) -> bool:
-        """True if it sums the last axes, and keeps the others."""
-        return bool(self.dims and self.kept) and self.kept[-1] < self.dims[0]
-
-    @property
     def columns(self) -> int:
         """The elements of the last axes, if the sum is over the first and last axes; else 0."""
         kept, last = self.kept, len(self.sizes) - 1
@@ -139,7 +134,8 @@ def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
 def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
     """True if a group is made of whole rows of the other sum, and the nested scheduler takes it."""
     columns, size = over.columns, group.summed
-    if columns < MIN_COLUMNS or not group.is_of_group:
+    sums_last_axes = group.dims and group.kept and group.kept[-1] < group.dims[0]
+    if columns < MIN_COLUMNS or not sums_last_axes:
         return False
     groups = prod(group.sizes) // size
     outer = prod(over.sizes[: over.kept[0]])

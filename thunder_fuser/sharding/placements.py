@@ -13,22 +13,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from thunder_fuser.errors import CommunicationError, MeshError, shown
+from thunder_fuser.errors import CommunicationError, FuserError, MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.rules.layouts import Sharding
-
-On = tuple[ParallelType, ...]
-REDUCTIONS = ("sum", "avg", "product", "min", "max")
-
-_SHARD = re.compile(r"S(?:hard)?\((?:dim=)?(-?\d+)\)")
-_PARTIAL = re.compile(r"P(?:artial)?(?:\((\w*)\))?")
-_REPLICATE = re.compile(r"R(?:eplicate\(\))?")
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.mesh import Mesh, On, Sharding
+from thunder_fuser.ir.rules.layouts import shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +32,9 @@ class Placement:
     axes: Sharding
     partial: tuple[tuple[ParallelType, str], ...] = ()
 
-    @property
-    def is_whole(self) -> bool:
-        """True if every device has all elements."""
-        return not any(self.axes) and not self.partial
-
     def on(self, at: int, kinds: On) -> Placement:
         """The same with one axis on other dimensions."""
         return replace(self, axes=(*self.axes[:at], kinds, *self.axes[at + 1 :]))
-
-    def without(self, kind: ParallelType) -> Placement:
-        """The same with the terms along one dimension reduced."""
-        return replace(self, partial=tuple(one for one in self.partial if one[0] is not kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +52,23 @@ class Step:
     reduce: str = "sum"
 
 
-def whole(rank: int) -> Placement:
-    """Every device has all elements."""
-    return Placement(((),) * rank)
+def annotated(view: TensorView) -> Placement:
+    """The placement that the definition gives a tensor: whole, if it gives none."""
+    axes = shards(view) if view.mesh is not None else ((),) * len(view.shape)
+    return Placement(axes, view.partial)
 
 
-def word_of(placement: Any) -> str:
-    """A placement of torch, or its text, as records store it; ValueError if it is none.
-
-    >>> word_of("S(0)"), word_of("Replicate()"), word_of("P(sum)")
-    ('Shard(0)', 'Replicate()', 'Partial(sum)')
-    """
-    text = str(placement)
-    if found := _SHARD.fullmatch(text):
-        return f"Shard({found[1]})"
-    if _REPLICATE.fullmatch(text):
-        return "Replicate()"
-    found = _PARTIAL.fullmatch(text)
-    if found and (found[1] or "sum") in REDUCTIONS:
-        return f"Partial({found[1] or 'sum'})"
-    raise ValueError(text)
+def check_even(
+    axes: Sharding, sizes: Sequence[int], mesh: Mesh, error: type[FuserError], what: str
+) -> None:
+    """Raises the error for the first axis that its devices do not divide."""
+    for at, (on, size) in enumerate(zip(axes, sizes, strict=True)):
+        if size % mesh.devices(on):
+            raise error(
+                f"{what}: axis {at}", got=f"size {size}", do="pad the axis first",
+                expected=f"a multiple of {mesh.devices(on)} devices:"
+                " a split over devices must divide",
+            )  # fmt: skip
 
 
 def read(words: Sequence[str], mesh: Mesh, rank: int, what: str) -> Placement:
@@ -101,25 +81,26 @@ def read(words: Sequence[str], mesh: Mesh, rank: int, what: str) -> Placement:
     partial = []
     for dimension, word in enumerate(words):
         kind = mesh.parallel(dimension)
-        if shard := _SHARD.fullmatch(word):
-            at = int(shard[1])
+        name, _, argument = word.rstrip(")").partition("(")
+        if name == "Shard":
+            at = int(argument)
             if not -rank <= at < rank:
                 raise MeshError(f"{what}: {word}", expected=f"an axis of {rank}", got=str(at))
             axes[at].append(kind)
-        elif term := _PARTIAL.fullmatch(word):
-            partial.append((kind, term[1]))
+        elif name == "Partial":
+            partial.append((kind, argument))
     return Placement(tuple(map(tuple, axes)), tuple(partial))
 
 
 def words_of(placement: Placement, mesh: Mesh) -> tuple[str, ...]:
     """The words of a placement; the inverse of `read`."""
-    found = ["Replicate()"] * len(mesh.sizes)
+    words = ["Replicate()"] * len(mesh.sizes)
     for axis, kinds in enumerate(placement.axes):
         for kind in kinds:
-            found[mesh.dimension(kind)] = f"Shard({axis})"
+            words[mesh.dimension(kind)] = f"Shard({axis})"
     for kind, reduce in placement.partial:
-        found[mesh.dimension(kind)] = f"Partial({reduce})"
-    return tuple(found)
+        words[mesh.dimension(kind)] = f"Partial({reduce})"
+    return tuple(words)
 
 
 def steps(source: Placement, target: Placement, what: str) -> list[Step]:
@@ -128,13 +109,13 @@ def steps(source: Placement, target: Placement, what: str) -> list[Step]:
     First axes are gathered, or exchanged for others, from the innermost dimension out. Then terms
     are reduced, and axes are cut.
     """
-    for one in target.partial:
-        if one not in source.partial:
+    for term in target.partial:
+        if term not in source.partial:
             raise CommunicationError(
                 what, expected="only Partial placements that the tensor has already",
-                got=f"Partial({one[1]}) along {one[0].value}", do="leave it whole",
+                got=f"Partial({term[1]}) along {term[0].value}", do="leave it whole",
             )  # fmt: skip
-    found: list[Step] = []
+    way: list[Step] = []
     now = source
     for axis in range(len(now.axes)):
         while now.axes[axis] != target.axes[axis][: len(now.axes[axis])]:
@@ -142,18 +123,18 @@ def steps(source: Placement, target: Placement, what: str) -> list[Step]:
             other = _next_on(now, target, kind)
             now = now.on(axis, left)
             if other is None:
-                found.append(Step("all_gather", kind, cat=axis))
+                way.append(Step("all_gather", kind, cat=axis))
             else:
                 now = now.on(other, (*now.axes[other], kind))
-                found.append(Step("all_to_all", kind, split=other, cat=axis))
+                way.append(Step("all_to_all", kind, split=other, cat=axis))
     terms = dict(now.partial)
     for axis, wanted in enumerate(target.axes):
         for kind in wanted[len(now.axes[axis]) :]:
             op = "reduce_scatter" if kind in terms else "cut"
-            found.append(Step(op, kind, split=axis, reduce=terms.pop(kind, "sum")))
+            way.append(Step(op, kind, split=axis, reduce=terms.pop(kind, "sum")))
     kept = dict(target.partial)
-    left_over = (one for one in terms.items() if one[0] not in kept)
-    return [*found, *(Step("all_reduce", kind, reduce=word) for kind, word in left_over)]
+    left_over = (term for term in terms.items() if term[0] not in kept)
+    return [*way, *(Step("all_reduce", kind, reduce=word) for kind, word in left_over)]
 
 
 def _next_on(now: Placement, target: Placement, kind: ParallelType) -> int | None:

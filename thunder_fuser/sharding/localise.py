@@ -18,22 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
-from thunder_fuser.analysis.place import Placed, place
-from thunder_fuser.analysis.propagate import mesh_of
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.mesh import Mesh, Sharding
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of, record_text
 from thunder_fuser.ir.rules.build import define
-from thunder_fuser.ir.rules.layouts import Sharding, local_domain
-from thunder_fuser.ir.rules.placements import Step, steps
+from thunder_fuser.ir.rules.layouts import local_domain
+from thunder_fuser.presegment import NEEDED, PASSES
 from thunder_fuser.presegment.lay_out import on_storage, with_set_layout
-from thunder_fuser.presegment.rewrite import Chain, with_attrs
+from thunder_fuser.presegment.rewrite import Chain, FusionPass, with_attrs
 from thunder_fuser.presegment.specialise import strided
+from thunder_fuser.sharding.place import Placed, place
+from thunder_fuser.sharding.placements import Step, steps
+from thunder_fuser.sharding.propagate import mesh_of
 
 
 def localise(fusion: Fusion) -> Fusion:
@@ -84,11 +84,8 @@ class _Localiser:
 
     def _sizes(self, name: str) -> tuple[int, ...]:
         """The sizes of one device's part."""
-        parts = [self._parts(on) for on in self.spread[name]]
+        parts = map(self.mesh.devices, self.spread[name])
         return tuple(s // part for s, part in zip(self.placed.sizes[name], parts, strict=True))
-
-    def _parts(self, on: tuple[ParallelType, ...]) -> int:
-        return prod(map(self.mesh.size, on))
 
     def _input(self, record: OpRecord) -> OpRecord:
         (name,) = record.outputs
@@ -99,7 +96,7 @@ class _Localiser:
     def _size(self, record: OpRecord) -> Iterator[OpRecord]:
         """The size of the whole tensor: that of the part times the devices."""
         (name,), (source,) = record.outputs, names_of(record)
-        parts = self._parts(self.spread[source][record.integer("dim")])
+        parts = self.mesh.devices(self.spread[source][record.integer("dim")])
         if parts == 1:
             yield record
             return
@@ -151,7 +148,7 @@ class _Localiser:
         streams=[0, 8, 2], axis 0 on two devices  ->  streams=[0, 4]
         """
         axis, pieces = record.ints("streams")[:2]
-        parts = self._parts(self.spread[record.outputs[0]][axis])
+        parts = self.mesh.devices(self.spread[record.outputs[0]][axis])
         if pieces % parts:
             raise CommunicationError(
                 f"{record_text(record)}: axis {axis} on stream", got=f"{pieces} pieces",
@@ -207,3 +204,10 @@ _SIZES = {
 
 # Ops without tensor operands whose elements depend on their positions.
 _PLACED = ("iota", "uniform", "normal")
+
+# The passes over a fusion that may be on a mesh, in order. Those after the first see no mesh.
+FUSION_PASSES = (
+    FusionPass(localise, frozenset({"set_device_mesh"}), needed="a device computes its own part"),
+    *PASSES,
+)
+NEEDED.update((row.name, row.needed) for row in FUSION_PASSES[:1])

@@ -12,16 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.analysis.place import place
-from thunder_fuser.cache.sharded import layout_records
 from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.rules.build import define
-from thunder_fuser.ir.rules.placements import Placement, words_of
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.eager.evaluate import evaluate
+from thunder_fuser.sharding.dtensors import layout_records
+from thunder_fuser.sharding.place import place
+from thunder_fuser.sharding.placements import Placement, words_of
 
 MESH = Mesh.of([[0, 1], [2, 3]])
 KINDS = (ParallelType.MESH_Y, ParallelType.MESH_X)  # in the order of torch's dimensions
@@ -78,7 +78,7 @@ def made(
     fd.add_output(result)
     records = [
         record for tensor, one in zip(tensors, given, strict=True)
-        for record in layout_records(tensor.name, MESH, one.axes, one.partial)
+        for record in layout_records(tensor.name, MESH, one)
     ]
     return fd, define((*fd.records, *records))
 

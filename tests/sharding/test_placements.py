@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from thunder_fuser.errors import CommunicationError, MeshError
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.rules.placements import Placement, Step, read, steps, word_of, words_of
+from thunder_fuser.ir.mesh import Mesh, word_of
+from thunder_fuser.sharding.placements import Placement, Step, read, steps, words_of
 
 X, Y = ParallelType.MESH_X, ParallelType.MESH_Y
 MESH = Mesh.of([[0, 1, 2], [3, 4, 5]])

@@ -17,33 +17,26 @@ are placed in their order, by these rules:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import prod
 
-from thunder_fuser.analysis.propagate import (
-    Same,
-    TensorAxis,
-    Whole,
-    facts_of,
-    mesh_of,
-    propagate,
-    without_broadcasts,
-)
 from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.mesh import Mesh, On, Sharding
 from thunder_fuser.ir.record import Definition, OpRecord, names_of, rename
 from thunder_fuser.ir.rules.communication import is_communication
-from thunder_fuser.ir.rules.layouts import Sharding, shards
-from thunder_fuser.ir.rules.placements import On, Placement, read, whole, words_of
+from thunder_fuser.ir.rules.layouts import shards
 from thunder_fuser.ir.scalar import const
+from thunder_fuser.sharding.placements import Placement, annotated, check_even, read, words_of
+from thunder_fuser.sharding.propagate import mesh_of, propagate, without_broadcasts
+from thunder_fuser.sharding.rules import TensorAxis, Tensors, rule_of
 
+_KEPT = ("define_tensor", "define_scalar", "size")
 _REDUCE = {"sum": "sum", "prod": "product", "max": "max", "min": "min"}
-_PRODUCTS = ("linear", "matmul")
 
 
 @dataclass(frozen=True)
@@ -76,17 +69,11 @@ def place(fusion: Fusion) -> Placed:
             )  # fmt: skip
     is_explicit = any(expr.op == "redistribute" for expr in fusion.exprs)
     if not is_explicit and not any(view.partial for view in fusion.tensors.values()):
-        try:
-            return _in_place(fusion)
-        except CommunicationError:
-            pass  # some expression needs elements of other devices
+        with suppress(CommunicationError):  # some expression needs elements of other devices
+            places = {name: Placement(axes) for name, axes in propagate(fusion).items()}
+            sizes = {name: view.sizes for name, view in fusion.tensors.items()}
+            return Placed(fusion.definition, places, sizes)
     return _Placer(fusion, mesh).placed()
-
-
-def _in_place(fusion: Fusion) -> Placed:
-    places = {name: Placement(axes) for name, axes in propagate(fusion).items()}
-    sizes = {name: view.sizes for name, view in fusion.tensors.items()}
-    return Placed(fusion.definition, places, sizes)
 
 
 class _Placer:
@@ -94,7 +81,6 @@ class _Placer:
 
     def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
         self.fusion, self.mesh = fusion, mesh
-        self.views = dict(fusion.tensors)
         self.tensors = {name: without_broadcasts(v) for name, v in fusion.tensors.items()}
         self.records: list[OpRecord] = []
         self.places: dict[str, Placement] = {}
@@ -104,32 +90,19 @@ class _Placer:
 
     def placed(self) -> Placed:
         for record in self.fusion.definition:
-            if record.op in ("define_tensor", "define_scalar"):
-                self._define(record, record.outputs[0], self._input_placement(record.outputs[0]))
-            elif record.op == "add_output":
+            if record.op == "add_output":
                 self._output(record)
             elif record.op == "redistribute":
                 self._redistribute(record)
-            elif record.op == "size" or not record.outputs:
-                self._kept(record)
+            elif record.op in _KEPT or not record.outputs:
+                self.records.append(record)
+                for name in record.outputs:
+                    self._note(name, annotated(self.fusion.tensors[name]), self.tensors[name].sizes)
             else:
                 self._expression(record)
         return Placed(tuple(self.records), self.places, self.sizes)
 
     # ---- records
-
-    def _input_placement(self, name: str) -> Placement:
-        view = self.views[name]
-        return Placement(shards(view), view.partial) if view.mesh else whole(len(view.shape))
-
-    def _kept(self, record: OpRecord) -> None:
-        self.records.append(record)
-        for name in record.outputs:
-            self._note(name, whole(0), ())
-
-    def _define(self, record: OpRecord, name: str, placement: Placement) -> None:
-        self.records.append(record)
-        self._note(name, placement, self.tensors[name].sizes)
 
     def _note(self, name: str, placement: Placement, sizes: tuple[int, ...]) -> None:
         self.places[name], self.sizes[name] = placement, sizes
@@ -139,15 +112,15 @@ class _Placer:
         takes its placement."""
         (name,) = names_of(record)
         alias = record.attr("alias")
-        view = self.views[name]
-        target = replace(self.places[name], partial=view.partial)
+        target = replace(self.places[name], partial=self.fusion.tensors[name].partial)
         target = target if alias is None else self.places[str(alias)]
         self.records.append(rename(record, {name: self._at(name, target)}))
 
     def _redistribute(self, record: OpRecord) -> None:
         (source,), (name,) = names_of(record), record.outputs
-        target = _read(record, self.tensors[source], self.mesh)
-        _check_divides(record, self.tensors[source], target.axes, self.mesh)
+        view = self.tensors[source]
+        target, what = _read(record, view, self.mesh), f"redistribute of {view}"
+        check_even(target.axes, view.sizes, self.mesh, CommunicationError, what)
         self._move(source, name, target)
 
     def _at(self, name: str, target: Placement) -> str:
@@ -169,44 +142,39 @@ class _Placer:
 
     def _expression(self, expr: OpRecord) -> None:
         choice = _OperandPlacements(self, expr)
+        places = {out: choice.placement(out) for out in expr.outputs}
         has_bias = expr.op == "linear" and len(names_of(expr)) == 3
-        if has_bias and choice.result_placement(expr.outputs[0]).partial:
+        if has_bias and places[expr.outputs[0]].partial:
             self._bias_after_sum(expr)
             return
-        operands = {name: self._at(name, choice.operand(name)) for name in names_of(expr)}
-        names = {out: self._name(out, choice.result_placement(out)) for out in expr.outputs}
-        outputs = tuple(names[out] for out in expr.outputs)
-        self.records.append(replace(rename(expr, operands), outputs=outputs))
+        operands = {name: self._at(name, choice.placement(name)) for name in names_of(expr)}
+        # A result that the definition wants in another placement is computed under another name.
+        targets = {out: self._annotated(out) or place for out, place in places.items()}
+        names = {out: out if targets[out] == places[out] else f"{out}.made" for out in places}
+        self.records.append(replace(rename(expr, operands), outputs=tuple(names.values())))
         for out, name in names.items():
-            self._note(name, choice.result_placement(out), self.tensors[out].sizes)
+            self._note(name, places[out], self.tensors[out].sizes)
             if name != out:
-                self._move(name, out, self._annotated(out))  # type: ignore[arg-type]
-
-    def _name(self, out: str, placement: Placement) -> str:
-        """The name of the computed value. It differs from the result's name if the definition
-        wants the result in another placement."""
-        target = self._annotated(out)
-        return out if target is None or target == placement else f"{out}.made"
+                self._move(name, out, targets[out])
 
     def _annotated(self, name: str) -> Placement | None:
         """The placement that the definition gives a computed value, if any."""
-        view = self.views[name]
-        if view.mesh is None or not (view.partial or any(shards(view))):
+        if name not in self.fusion.tensors:
             return None
-        return Placement(shards(view), view.partial)
+        placement = annotated(self.fusion.tensors[name])
+        return placement if placement.partial or any(placement.axes) else None
 
     def _bias_after_sum(self, expr: OpRecord) -> None:
         """linear(a, b, bias) where each device has a part of the sum: the bias is added after it
         is reduced."""
         (name,), bias = expr.outputs, names_of(expr)[2]
-        view = replace(self.views[name], mesh=None, partial=())
+        view = self.tensors[name]
         *rows, column = view.domain.no_reductions
         raised = tuple(replace(axis, extent=const(1)) for axis in rows)
         product, added, wide = (f"{name}.{word}" for word in ("product", "added", "bias"))
         domain = TensorDomain.of((*raised, column))
-        for tensor in (replace(view, name=product), replace(view, name=added),
-                     replace(view, name=wide, domain=domain)):  # fmt: skip
-            self.views[tensor.name], self.tensors[tensor.name] = tensor, without_broadcasts(tensor)
+        for new, its in ((product, view.domain), (added, view.domain), (wide, domain)):
+            self.tensors[new] = replace(view, name=new, domain=its)
         self.wanted |= {added: self.wanted[name]} if name in self.wanted else {}
         flags = (("is_broadcast_dim", (*(True,) * len(rows), False)),)
         dtype = (("dtype", view.dtype),)
@@ -223,44 +191,34 @@ class _OperandPlacements:
     """Decides how one expression's operands must be placed, and how its results then are."""
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
-        self.expr, self.placer = expr, placer
+        self.expr, self.placer, self.rule = expr, placer, rule_of(expr)
         self.classes: UnionFind[TensorAxis] = UnionFind()
         self.must: list[TensorAxis] = []
         self.nodes: dict[TensorAxis, None] = {}
         for out in expr.outputs:
             self.nodes |= {(out, at): None for at in range(len(placer.tensors[out].shape))}
-        for fact in facts_of(expr, placer.tensors):
-            if isinstance(fact, Whole):
-                self.must.append(fact.node)
-                self.nodes[fact.node] = None
+        for first, second in self.rule.facts(expr, placer.tensors):
+            self.nodes[first] = None
+            if second is None:
+                self.must.append(first)
             else:
-                self.classes.join(fact.first, fact.second)
-                self.nodes |= {fact.first: None, fact.second: None}
-        self.used: dict[str, set[object]] = {name: set() for name, _ in self.nodes}
+                self.classes.join(first, second)
+                self.nodes[second] = None
+        self.used: defaultdict[str, set[object]] = defaultdict(set)
         self.chosen: dict[TensorAxis, On] = {}
         self._choose()
 
-    def operand(self, name: str) -> Placement:
-        """The placement that an operand must have."""
-        rank = len(self.placer.tensors[name].shape) if name in self.placer.tensors else 0
-        return Placement(tuple(self._on((name, at)) for at in range(rank)))
-
-    def result_placement(self, name: str) -> Placement:
-        """The placement of a result."""
-        rank = len(self.placer.tensors[name].shape)
+    def placement(self, name: str) -> Placement:
+        """The placement that an operand must have, and that a result then has."""
+        axes = tuple(self._on((name, at)) for at in range(len(self.placer.tensors[name].shape)))
         word = _REDUCE.get(self.expr.op, "sum")
-        terms = tuple((kind, word) for node in self.summed() for kind in self._on(node))
-        return Placement(tuple(self._on((name, at)) for at in range(rank)), terms)
+        summed = self.summed() if name in self.expr.outputs else ()
+        return Placement(axes, tuple((kind, word) for node in summed for kind in self._on(node)))
 
     def summed(self) -> list[TensorAxis]:
         """A node for each axis that the expression sums. Each device may sum a part of those."""
-        expr = self.expr
-        names = names_of(expr)
-        if expr.op in _PRODUCTS:
-            return [(names[0], len(self.placer.tensors[names[0]].shape) - 1)]
-        if expr.row.kind is not OpKind.REDUCTION or expr.attr("chunk") is not None:
-            return []
-        return [(names[0], at) for at in expr.ints("dims")]
+        axes = self.rule.summed(self.expr, self.placer.tensors)
+        return [(names_of(self.expr)[0], at) for at in axes]
 
     def _on(self, node: TensorAxis) -> On:
         return self.chosen.get(self.classes.find(node), ())
@@ -276,10 +234,10 @@ class _OperandPlacements:
             names = {name for name, _ in members}
             names |= set(self.expr.outputs) if root in summed else set()
             fitting = (on for on in self._candidates(members) if self._fits(on, members, names))
-            best = max(fitting, key=self._devices, default=()) if root not in must else ()
+            best = () if root in must else max(fitting, key=self.placer.mesh.devices, default=())
             self.chosen[root] = best
             for name in names:
-                self.used.setdefault(name, set()).update(best)
+                self.used[name].update(best)
 
     def _is_agreed(self, members: list[TensorAxis]) -> bool:
         operands = [n for n in members if n[0] not in self.expr.outputs]
@@ -295,21 +253,16 @@ class _OperandPlacements:
 
     def _fits(self, on: On, members: list[TensorAxis], names: set[str]) -> bool:
         """True if no tensor has a dimension on two axes, and the devices divide every axis."""
-        is_free = all(self.used.get(name, set()).isdisjoint(on) for name in names)
+        is_free = all(self.used[name].isdisjoint(on) for name in names)
         sizes = (self.placer.tensors[name].sizes[at] for name, at in members)
-        return is_free and all(size % self._devices(on) == 0 for size in sizes)
-
-    def _devices(self, on: On) -> int:
-        return prod(map(self.placer.mesh.size, on))
+        return is_free and all(size % self.placer.mesh.devices(on) == 0 for size in sizes)
 
 
-def _wanted(
-    fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
-) -> dict[str, Sharding]:
+def _wanted(fusion: Fusion, mesh: Mesh, tensors: Tensors) -> dict[str, Sharding]:
     """{value: its wanted sharding}: as defined or redistributed, or from a one-operand result."""
     shardings: dict[str, Sharding] = {}
     for name, view in fusion.tensors.items():
-        if view.mesh is not None and name not in fusion.inputs and any(shards(view)):
+        if name not in fusion.inputs and any(shards(view)):
             shardings[name] = shards(view)
     for expr in reversed(fusion.exprs):
         names = [name for name in names_of(expr) if not tensors[name].is_scalar]
@@ -321,30 +274,16 @@ def _wanted(
     return shardings
 
 
-def _through(
-    expr: OpRecord, name: str, asked: Sharding, tensors: Mapping[str, TensorView]
-) -> Sharding:
+def _through(expr: OpRecord, name: str, asked: Sharding, tensors: Tensors) -> Sharding:
     """The sharding of an operand that gives the result the sharding `asked`."""
     axes: list[On] = [() for _ in tensors[name].shape]
-    for fact in facts_of(expr, tensors):
-        if isinstance(fact, Same):
-            ends = dict((fact.first, fact.second))
-            if name in ends and expr.outputs[0] in ends:
-                axes[ends[name]] = asked[ends[expr.outputs[0]]]
+    for first, second in rule_of(expr).facts(expr, tensors):
+        ends = dict([first, second or first])
+        if name in ends and expr.outputs[0] in ends:
+            axes[ends[name]] = asked[ends[expr.outputs[0]]]
     return tuple(axes)
 
 
 def _read(record: OpRecord, view: TensorView, mesh: Mesh) -> Placement:
     words, what = record.attr("placements"), f"redistribute of {view.name}"
     return read(words, mesh, len(view.shape), what)  # type: ignore[arg-type]
-
-
-def _check_divides(record: OpRecord, view: TensorView, axes: Sharding, mesh: Mesh) -> None:
-    for at, on in enumerate(axes):
-        devices = prod(map(mesh.size, on))
-        if view.sizes[at] % devices:
-            expected = f"a multiple of {devices} devices: a split over devices must divide"
-            raise CommunicationError(
-                f"{record.op} of {view}: axis {at}", expected=expected,
-                got=f"size {view.sizes[at]}", do="pad the axis first",
-            )  # fmt: skip
