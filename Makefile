@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.11.0
+EXTRAS ?= test,docs,frameworks
 # Workers of `make test`: as many as there are cores, but no more than 8.
 JOBS ?= logical
 
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test thunder-suite compat short lint docs gpu clean
+.PHONY: help setup demo bench test thunder-suite compat short lint docs dist gpu clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
@@ -37,7 +38,7 @@ $(STAMP): pyproject.toml
 	sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, found {v[0]}.{v[1]}: set PYTHON=python3.12")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): the first time takes some minutes"
-	@$(BIN)/python -m pip install -qq $(TORCH) -e '.[test,docs]'
+	@$(BIN)/python -m pip install -qq $(TORCH) -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP) ## two transformer blocks through the fuser, forward and backward
@@ -61,8 +62,14 @@ docs: $(STAMP) ## the site, in docs/_build; a warning is an error
 	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "open docs/_build/index.html"
 
+dist: $(STAMP) ## sdist and wheel in dist/, then installed into an empty venv and run
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation -o dist >/dev/null
+	@FUSER_DIST=dist $(BIN)/python -m pytest -q tests/package/test_dist.py
+	@ls dist
+
 compat: ## a short test on torch 2.14, in a second venv; not part of `test`
-	@$(MAKE) --no-print-directory short VENV=$(COMPAT_VENV) TORCH='$(COMPAT_TORCH)'
+	@$(MAKE) --no-print-directory short VENV=$(COMPAT_VENV) TORCH='$(COMPAT_TORCH)' EXTRAS=test
 
 short: $(STAMP)
 	@$(BIN)/python -c 'import torch; print("torch", torch.__version__)'

@@ -4,7 +4,8 @@
 A training step is forward, loss and backward, without the optimizer; inference is the forward
 without gradients. Models of thunder.jit have a second row, by thunder_fuser.jit, and with --graphs
 a third, in CUDA graphs, beside torch.compile's mode reduce-overhead. Weights are random, from
-configurations: nothing is downloaded. Models of litgpt and of transformers need the extra `models`.
+configurations: nothing is downloaded. Models of litgpt and of transformers need the extra
+`frameworks`.
 Fails for a model that cannot run or waits for the device, and if the error of its loss or gradients
 against float64 is over 1.2 times eager's.
 """

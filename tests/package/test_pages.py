@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ PAGES = (
     "docs/adding-a-scheduler.md",
 )
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+# {an example: what it needs beside torch}
+FRAMEWORKS = {
+    ROOT / "examples" / "frameworks" / f"{name}.py": needed
+    for name, needed in {
+        "accelerate_loop": "accelerate", "averaged_model": "torch", "hf_generate": "transformers",
+        "hf_trainer": "transformers", "lightning_fabric": "lightning",
+        "lightning_trainer": "lightning", "litgpt_pretrain": "litgpt",
+    }.items()
+}  # fmt: skip
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 EVERY_PAGE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -56,6 +66,14 @@ def test_script(script: Path, tmp_path: Path) -> None:
     assert run_script(copy).strip()
 
 
+@pytest.mark.parametrize("script", FRAMEWORKS, ids=lambda one: one.name)
+def test_script_of_a_framework(script: Path, tmp_path: Path) -> None:
+    """In CI the package is there: `make setup` installs the extra `frameworks`."""
+    if find_spec(FRAMEWORKS[script]) is None and "CI" not in os.environ:
+        pytest.skip(f"{FRAMEWORKS[script]} is not installed: pip install '.[frameworks]'")
+    test_script(script, tmp_path)
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda one: one.name)
 def test_notebook(notebook: Path, tmp_path: Path) -> None:
     """Its code cells run in order; it is committed without outputs."""
@@ -67,8 +85,11 @@ def test_notebook(notebook: Path, tmp_path: Path) -> None:
     assert run_script(script).strip()
 
 
-def test_there_are_five_scripts_and_two_notebooks() -> None:
+def test_there_are_five_scripts_two_notebooks_and_those_of_frameworks() -> None:
     assert (len(SCRIPTS), len(NOTEBOOKS)) == (5, 2)
+    assert set((ROOT / "examples" / "frameworks").glob("*.py")) == set(FRAMEWORKS)
+    page = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
+    assert [one.name for one in FRAMEWORKS if f"frameworks/{one.name})" not in page] == []
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda one: one.name)

@@ -145,7 +145,7 @@ class Transformers(ModuleType):
 
 
 def test_the_recipe_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a package that has what the recipe reads; the real one is not among the tests' needs."""
+    """With what the recipe reads of a version that Thunder's recipe takes."""
     stand_in = Transformers("transformers")
     stand_in.modeling_utils.PreTrainedModel = stand_in.PreTrainedModel  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "transformers", stand_in)
@@ -159,6 +159,12 @@ def test_the_recipe_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = names.index("thunder_fuser")
     assert names[ours + 1 : ours + 3] == ["inplace_index_copy_ex", "sdpa_mask_transform_ex"]
     assert "nvfuser" not in names
+
+
+def test_the_recipe_of_hugging_face_refuses_a_later_version() -> None:
+    pytest.importorskip("transformers", minversion="5")
+    with pytest.raises(OptionError, match=r"expected transformers 4\.46 to 4\.55, got 5"):
+        thunder.compile(net(), recipe="thunder_fuser-hf-transformers")
 
 
 # ---------------------------------------------------------------------------- Thunder's plugins

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
+from enum import Enum
 from typing import Any
 
 import numpy
@@ -293,6 +294,22 @@ def test_a_number_that_has_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     jitted = Jitted(lambda x: x * SETTINGS["shift"].item())  # type: ignore[attr-defined]
     for value in (2.5, 3.5, 2.5):
         monkeypatch.setitem(SETTINGS, "shift", numpy.float64(value))
+        for _ in range(2):
+            jitted.check(X)
+    assert jitted.is_short(X)
+
+
+class Mode(str, Enum):
+    MEAN = "mean"
+    NONE = "none"
+
+
+def test_a_string_of_an_enum() -> None:
+    """Its text is no Python, so Thunder's own line guards it. Models of transformers have some."""
+    model = Model()
+    jitted = Jitted(model)
+    for mode in (Mode.MEAN, Mode.NONE, "mean", Mode.MEAN):
+        model.mode = mode
         for _ in range(2):
             jitted.check(X)
     assert jitted.is_short(X)

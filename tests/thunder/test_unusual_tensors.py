@@ -2,7 +2,7 @@
 """Tensors whose memory does not hold their values, on the first call and on the warm path.
 
 Pending negations and conjugations are resolved; classes with rules of their own and tensors
-without memory get what plain Thunder gives, from torch.
+without memory get what plain Thunder gives, from torch. And tensors [0], which cat leaves out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 import thunder
 import torch
 from thunder.core.proxies import TensorProxy
+from thunder.dynamo import ThunderCompiler
 from thunder.extend import OperatorExecutor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
@@ -281,3 +282,61 @@ def test_definitions_under_a_default_device() -> None:
     with torch.device("meta"):
         (found,) = fd.execute([x])
     torch.testing.assert_close(found, x.exp())
+
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+EMPTY: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
+    "first": lambda: (torch.ones(0), X),
+    "last": lambda: (X, torch.ones(0)),
+    "of a wider type": lambda: (torch.ones(0, dtype=torch.float64), X),
+    "twice": lambda: (torch.ones(0), X, torch.ones(0)),
+    "beside its own rank": lambda: (torch.ones(0), X[0]),
+}
+
+
+@pytest.mark.parametrize("operands", EMPTY.values(), ids=EMPTY)
+def test_cat_leaves_out_tensors_without_axes_of_the_others(
+    operands: Callable[[], tuple[torch.Tensor, ...]],
+) -> None:
+    """As torch, for the sake of old programs. A cache of transformers begins with such a tensor."""
+
+    def joined(*tensors: torch.Tensor) -> torch.Tensor:
+        return torch.cat(tensors, -1) * 2
+
+    jitted = thunder_fuser.jit(joined, fuser_strict=True)
+    tensors = [x.clone().requires_grad_() for x in operands()]
+    result, expected = jitted(*tensors), joined(*tensors)
+    torch.testing.assert_close(result, expected)
+    most = max(tensors, key=torch.numel)
+    torch.testing.assert_close(*(torch.autograd.grad(y.sum(), most) for y in (result, expected)))
+    filled = [torch.ones(3, 1) if x.ndim == 1 and X.ndim == most.ndim else x for x in tensors]
+    torch.testing.assert_close(jitted(*filled), joined(*filled))  # another call than the first
+
+
+def test_cat_still_refuses_other_ranks() -> None:
+    with pytest.raises(RuntimeError, match="different dimension"):
+        thunder_fuser.jit(lambda x, y: torch.cat([x, y], -1))(torch.ones(1), X)
+
+
+def test_thunderfx_does_not_split_a_graph_at_such_a_cat() -> None:
+    """A part that it gives to Inductor takes it ten seconds."""
+    compiler = ThunderCompiler(executors=[fuser])
+    result = torch.compile(lambda x: torch.cat([torch.tensor([]), x], -2) * 2, backend=compiler)(X)
+    torch.testing.assert_close(result, X * 2)
+    (graph,) = compiler.subgraph_infos
+    assert not graph.split_reasons
+
+
+def test_thunderfx_does_not_split_a_graph_at_a_sum_of_sizes() -> None:
+    """Three sizes, as of a cache that grows."""
+    compiler = ThunderCompiler(executors=[fuser])
+
+    def padded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y]) * torch.ones(torch.sym_sum((x.shape[0], y.shape[0], 1)))[1:]
+
+    compiled = torch.compile(padded, backend=compiler, dynamic=True)
+    for size in (3, 4):
+        x, y = torch.linspace(0, 1, size), torch.linspace(1, 2, size + 1)
+        torch.testing.assert_close(compiled(x, y), padded(x, y))
+    (graph,) = compiler.subgraph_infos
+    assert "sym_sum" in str(graph.original_graph_module.graph) and not graph.split_reasons

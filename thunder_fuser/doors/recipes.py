@@ -12,6 +12,7 @@ Thunder's own recipes look for nvFuser, and hand None to thunder.jit where there
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -76,7 +77,19 @@ class FuserRecipe(BaseRecipe):  # type: ignore[misc]
 
 
 class FuserHFTransformers(FuserRecipe, HFTransformers):  # type: ignore[misc]
-    """Thunder's recipe for models of Hugging Face's transformers, with the fuser."""
+    """Thunder's recipe for models of Hugging Face's transformers, with the fuser.
+
+    Raises OptionError for versions of transformers without the functions that Thunder replaces.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except AttributeError as error:
+            raise OptionError(
+                "Thunder's recipe for Hugging Face", expected="transformers 4.46 to 4.55",
+                got=version("transformers"), do="call model.compile(backend='thunder_fuser')",
+            ) from error  # fmt: skip
 
 
 def missing_of(plugin: Plugin) -> str:

@@ -269,7 +269,7 @@ def _test(check: str, name: str, *wanted: Any) -> str:
     if check == "check_none":
         return f"{name} is not None"
     if check == "check_string_value":
-        return f"{name} != {wanted[0]!r}"
+        return f"{name} != {wanted[0]!r}" if type(wanted[0]) is str else ""
     if check != "check_number_type_and_value":
         return ""
     (value,) = wanted

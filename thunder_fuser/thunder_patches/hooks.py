@@ -22,6 +22,7 @@ import sys
 from typing import Any
 
 import thunder
+import thunder.torch as ltorch
 import torch
 from thunder.core import proxies, rematerialization
 from thunder.core.codeutils import Positions
@@ -97,7 +98,9 @@ def keep_regions(hooks: Hooks) -> None:
 
 def leave_in_graphs(hooks: Hooks) -> None:
     """From now on, thunderfx leaves the executor's functions in graphs for Thunder. It takes out
-    those of a list for which Thunder only calls torch, and reads that list when it is imported."""
+    those of a list for which Thunder only calls torch, and reads that list when it is imported.
+    And sums of three sizes, by which caches that grow are joined; Thunder has a rule for two."""
+    ltorch._torch_to_thunder_function_map.setdefault(torch.sym_sum, sum)
     functions = hooks.executor._lookasides
     for ops in torch_auto_registered_ops.values():
         ops[:] = [function for function in ops if function not in functions]

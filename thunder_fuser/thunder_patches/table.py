@@ -149,8 +149,14 @@ PATCHES: tuple[Patch, ...] = (
         promotion.keep_empty_axes, ("thunder.clang:arange",),
     ),
     Patch(
+        "cat refuses a tensor [0] beside others of more axes", "fix",
+        promotion.skip_empty_operands, ("thunder.clang:cat",),
+    ),
+    Patch(
         "thunderfx splits graphs at functions that are defined here", "fix",
-        hooks.leave_in_graphs, ("thunder.torch.default_torch_ops:torch_auto_registered_ops",),
+        hooks.leave_in_graphs,
+        ("thunder.torch.default_torch_ops:torch_auto_registered_ops",
+         "thunder.torch:_torch_to_thunder_function_map"),
     ),
     Patch(
         "threads share what Thunder notes on a call: grad mode and autocast", "fix",

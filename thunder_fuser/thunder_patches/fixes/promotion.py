@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Five of Thunder's rules for operands differ from torch's; with this executor, torch's rules hold.
+"""Six of Thunder's rules for operands differ from torch's; with this executor, torch's rules hold.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -25,6 +25,10 @@ Thunder makes the zeros of the result from numbers, whose type is float32.
 Without its axis, an empty range would be broadcast to sizes that it does not have, as the row
 numbers in tril(x[0, 2]). The ranges of torch.diagonal stay as they are: Thunder's own tests expect
 that they go wrong.
+
+    z = cat([f32[0] e, f32[2, 3] x], 1)  Thunder: an error     torch, and here: cat([x], 1)
+
+torch passes over such an e for the sake of old programs; transformers begins each cache with one.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from __future__ import annotations
 from typing import Any
 
 from thunder import clang
-from thunder.core import dtypes, utils
+from thunder.core import dtypes, prims, utils
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
@@ -103,6 +107,27 @@ def keep_empty_axes(hooks: Hooks) -> None:
         return clang.full((0,), 0, device=result.device, dtype=result.dtype)
 
     clang.arange = arange
+
+
+def skip_empty_operands(hooks: Hooks) -> None:
+    """From now on, cat leaves out tensors [0] beside others of more axes; Thunder alone raises.
+
+    For all executors, as thunderfx tries each operation without any before it splits a graph.
+    """
+    of_thunder = clang.cat
+
+    def cat(tensors: Any, dim: int) -> Any:
+        empty = [x for x in tensors if x.ndim == 1 and x.numel == 0]
+        if not empty or all(x.ndim == 1 for x in tensors):
+            return of_thunder(tensors, dim)
+        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.PRESERVE
+        dtype = utils.elementwise_type_promotion(*tensors, type_promotion_kind=kind)[1]
+        for x in empty:
+            prims.shallow_copy(x)  # shapes are guarded of arguments that something reads
+        others = [x for x in tensors if x.ndim != 1 or x.numel]
+        return of_thunder([clang.maybe_convert_to_dtype(x, dtype) for x in others], dim)
+
+    clang.cat = cat
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:
