@@ -68,8 +68,8 @@ def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support
 class _Walk:
     """The real types of the values that do not have the trace's type.
 
-    types: by name, None if unknown. foreign: the names of those whose type a region would not make.
-    spread: the names of tensors that were made of 0-dim ones, which keep Thunder's weak type.
+    types: by name, None if unknown. foreign: the names whose type a region would not make. spread:
+    the names of what is made of 0-dim tensors, which keeps Thunder's weak type.
     """
 
     def __init__(self, support: Support) -> None:
@@ -85,7 +85,7 @@ class _Walk:
         read = [proxy for proxy in reads(bsym) if isinstance(proxy, TensorProxy)]
         if read and all(not tensor.ndim or tensor.name in self.spread for tensor in read):
             self.spread.update(result.name for result in results)
-        has_other = any(tensor.name in {*self.types, *self.spread} for tensor in read)
+        has_other = any(t.name in self.types or t.name in self.spread for t in read)
         if not results or not (has_other or may_differ(read)):
             return
         theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)

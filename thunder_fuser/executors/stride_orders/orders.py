@@ -37,8 +37,7 @@ Orders = Mapping[str, Order]
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
 _ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
-_WITH_ORDER = {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
-_WITHOUT_ORDER = VIEWS - _WITH_ORDER | {"torch.cumsum"}  # that of no operand
+_OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
 
 
 def orders_in(region: Region, memory: RegionMemory, inputs: Orders) -> Orders:
@@ -140,7 +139,7 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
 
 def _models(leaf: BoundSymbol, result: Proxy) -> Sequence[Proxy]:
     """The operands whose order a result may have."""
-    if leaf.sym.id in _WITHOUT_ORDER or not isinstance(result, TensorProxy):
+    if leaf.sym.id in {*_OF_OTHER_AXES, "torch.cumsum"} or not isinstance(result, TensorProxy):
         return []
     if leaf.sym.id in COPIES:
         return reads(leaf)[1:]
