@@ -33,7 +33,7 @@ from benchmarks.kernels.points import DTYPES, SIZES, Point, points
 from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 from thunder_fuser.options import options
 
 AUTOTUNED, OWN = "autotuned", "own schedule"

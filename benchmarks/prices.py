@@ -24,7 +24,7 @@ from benchmarks.clock import Call, Calls, cpu_times, cuda_times, sets_for
 from benchmarks.options import add_device, add_small
 from benchmarks.report import Report
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.op_table import OPS

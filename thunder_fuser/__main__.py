@@ -135,8 +135,8 @@ def _run_report(parsed: argparse.Namespace) -> tuple[str, bool]:
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "show, export, import or remove compiled kernels on disk"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
-    parser.set_defaults(run=lambda args: parser.error("cache: name a command of it"))
     parts = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.set_defaults(run=lambda args: parser.error(f"a command is missing: {_listed(parts)}"))
 
     def part(name: str, help: str, run: Callable[[argparse.Namespace], str]) -> Any:
         sub = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")
@@ -163,6 +163,12 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         sub = part(name, help, partial(_carry, run))
         sub.add_argument("file", type=Path)
         sub.add_argument("--libraries", action="store_true", help=libraries)
+
+
+def _listed(parts: Any) -> str:
+    """The names of commands, as "info, list or clear"."""
+    *names, last = parts.choices
+    return f"{', '.join(names)} or {last}"
 
 
 def _carry(run: Callable[[], Callable[..., str]], parsed: argparse.Namespace) -> str:

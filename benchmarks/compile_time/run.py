@@ -24,7 +24,7 @@ from benchmarks.options import add_layers, at_least_one
 from benchmarks.report import Report
 from thunder_fuser.base.stages import STAGES
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 from thunder_fuser.options import OPTIONS
 
 LAYERS = (1, 2, 4, 8, 16, 32, 64, 128)

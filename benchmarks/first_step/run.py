@@ -23,7 +23,7 @@ from benchmarks.options import add_compile, add_device, at_least_one
 from benchmarks.report import Report
 from benchmarks.whole_models.zoo import ENTRIES
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 from thunder_fuser.options import OPTIONS
 
 COLD, WARM = "cold", "warm"

@@ -15,7 +15,7 @@ from benchmarks.kernels.figure import (
     Figure,
 )
 from benchmarks.kernels.gates import Verdict, geometric_mean, verdicts, worst
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 
 OTHERS = (CLONE, READ, EAGER, COMPILE, TUNED)
 _NONE = "-"

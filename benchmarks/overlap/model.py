@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.overlap.points import MANY, Point, points, shapes
 from thunder_fuser.communication.products.cost import Bandwidths, decide, pipeline_seconds
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 RATES = "h200_overlap.json"

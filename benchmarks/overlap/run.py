@@ -39,7 +39,7 @@ from benchmarks.overlap.model import model_lines
 from benchmarks.overlap.points import Point, bounds
 from benchmarks.report import Report
 from thunder_fuser.errors import PeerError, TargetError
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 
 ROOT = Path(__file__).resolve().parents[2]
 _END_SECONDS = 30.0  # beyond the given time, until ranks are killed

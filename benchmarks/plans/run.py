@@ -33,7 +33,7 @@ from benchmarks.plans.random_graphs import random_graph
 from benchmarks.report import Report
 from thunder_fuser.analysis.part import bytes_in_memory
 from thunder_fuser.compiler import plan_segments
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 from thunder_fuser.options import compile_options
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.target import TARGETS, Target, named

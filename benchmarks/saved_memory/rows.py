@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.bounds import Bound
 from benchmarks.saved_memory.measure import Kept, Part
 from thunder_fuser.explain.live_memory import Timeline
-from thunder_fuser.explain.table import kib
+from thunder_fuser.explain.shown import kib
 
 POLICIES = ("none", "time", "budget(0.5)", "memory")
 THUNDER, COMPILE = "thunder", "compile"  # Thunder's own policy over our regions; torch.compile

@@ -29,7 +29,7 @@ from thunder_fuser.demo.blocks import Sizes, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
 from thunder_fuser.explain.live_memory import Timeline, timeline
 from thunder_fuser.explain.memory import need_matplotlib, picture
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.shown import kib, table
 
 LAYERS = (1, 4, 12)
 SIZES = Sizes()

@@ -20,8 +20,7 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.explain import dump, kernels
 from thunder_fuser.explain.jitted import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.reports import fusion_table, report, why
-from thunder_fuser.explain.shown import shown_lines
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import shown_lines, table
 
 
 def mixed(x: Any, w: Any) -> Any:

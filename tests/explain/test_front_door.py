@@ -348,6 +348,45 @@ def test_what_graphs_save_is_added_up() -> None:
     assert {one.direction for one in report(made).fusions} == {"forward", "backward"}
 
 
+def test_rows_say_which_graph() -> None:
+    found = saved(in_pieces())
+    assert {one.name.partition(".")[0] for one in found.kept} == {"graph0", "graph1"}
+    assert {one.fusion for one in found.again} <= {one.name for one in report(in_pieces()).fusions}
+
+
+def in_pieces() -> Any:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    made = thunderfx(pieces, executors=[fuser])
+    made(torch.randn(8, 8, requires_grad=True))
+    return made
+
+
+def pieces(x: torch.Tensor) -> torch.Tensor:
+    print("before the first operation")
+    y = torch.tanh(x @ x)
+    if y.sum() > 100:
+        y = y + 1
+    y = torch.linalg.inv(y)
+    return torch.tanh(y @ y)
+
+
+def test_why_shows_what_dynamo_left_out() -> None:
+    where = lines(pieces)
+    outside = {
+        (one.name, one.state, one.where): one.reason for one in why(in_pieces())
+        if one.state in ("graph break", "left to Inductor")
+    }  # fmt: skip
+    assert {*outside} == {
+        ("line of Python", "graph break", where[1]), ("line of Python", "graph break", where[3]),
+        ("linalg_inv", "left to Inductor", where[5]),
+    }
+    first, branch, inverse = (outside[key] for key in sorted(outside, key=lambda key: key[2]))
+    assert "print" in first and "\n" not in first
+    assert branch.startswith("a branch on a tensor's value")
+    assert inverse == "Thunder has no function for it"
+
+
 def test_a_module_through_thunderfx() -> None:
     """torch.compile's module asks its own for a truth value, which few modules have."""
     torch._dynamo.reset()

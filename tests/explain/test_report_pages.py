@@ -52,6 +52,14 @@ def test_a_block_forward_and_backward(tmp_path: Path) -> None:
     assert "compile" in text.partition("Time of each stage")[2]
 
 
+def test_a_folded_row_has_its_line_and_time(tmp_path: Path) -> None:
+    function = jit(lambda x: torch.tanh(x) * 2, strict=True)
+    function(torch.ones(8, 8))
+    text = report(function).save(tmp_path / "report.html").read_text("utf-8")
+    row = text.partition('<summary class="row">')[2].partition("</summary>")[0]
+    assert "us estimated" in row and "test_report_pages.py:" in row
+
+
 def test_names_of_a_function_and_its_file_stay_text(tmp_path: Path) -> None:
     script = "<script>document.title='attacked'<!--"
     scope: dict[str, Any] = {"torch": torch}

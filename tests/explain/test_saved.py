@@ -40,7 +40,7 @@ def test_what_is_saved_and_recomputed() -> None:
     assert {op for one in report.again for op in one.ops} >= {"erf", "mul"}
     assert all(one.bytes and one.fusion.startswith("thunderFusion") for one in report.again)
     text = str(report)
-    assert text.startswith("memory() keeps 1.0 KiB for the backward, where Thunder's rules keep")
+    assert text.startswith("With the policy memory(), residual keeps 1.0 KiB for its backward")
     assert f"f32[16, 16]  matmul   torch runs matmul  {product.name}" in text
 
 

@@ -51,7 +51,7 @@ from thunder_fuser.trace.passes import run_passes as run_trace_passes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
-PAGES = ("pipeline", "domains", "several-devices", "schedulers", "caches", "status")
+PAGES = ("pipeline", "domains", "several-devices", "schedulers", "caches", "functions")
 D = DataType
 
 

@@ -69,6 +69,8 @@ def test_env_marks_a_wrong_value_and_prints_the_rest(
     assert f"\nWRONG: option {name}: expected " in text
     assert all(f"\n  {row.name} " in text for row in OPTIONS.values())
     assert "torch" in text and "compiler" in text
+    tables = text.partition("\nWRONG: ")[0].splitlines()
+    assert max(map(len, tables)) <= 100
 
 
 def test_env_names_a_variable_that_is_no_option(

@@ -58,7 +58,7 @@ def test_list(command: Command) -> None:
 
 
 def test_verify_finds_and_removes_what_is_damaged(command: Command, store: Store) -> None:
-    assert command("verify") == (0, "4 entries are intact\n")
+    assert command("verify") == (0, "intact: 4 entries\n")
     path_of(store, recipe(1)).write_bytes(b"")
     (store.root / ("0" * 64 + ENDING)).write_bytes(encode(recipe(5), b""))
     code, text = command("verify")
@@ -114,11 +114,11 @@ def test_carried_to_another_machine(command: Command, store: Store, tmp_path: Pa
     command("clear")
     assert command("import", str(archive)) == (0, "3 entries added\n")
     assert got(store, recipe(1)) == content(0) and store.get(LIBRARY) is None
-    told = "0 entries added; 3 were there already\n"
+    told = "0 entries added; 3 already there\n"
     assert command("import", str(archive)) == (0, told)
     damaged = store.root / (recipe(1).key + ENDING)
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    told = "1 entries added; 2 were there already\n"
+    told = "1 entry added; 2 already there\n"
     assert command("import", str(archive)) == (0, told)
     assert got(store, recipe(1)) == content(0)
 
@@ -131,7 +131,7 @@ def test_libraries_are_carried_where_asked(
     command("clear")
     assert "1 left out" in command("import", str(archive))[1]
     assert store.get(LIBRARY) is None
-    told = "1 entries added; 3 were there already\n"
+    told = "1 entry added; 3 already there\n"
     assert command("import", str(archive), "--libraries") == (0, told)
     assert got(store, LIBRARY) == library("a_library")
 
@@ -152,16 +152,17 @@ def test_an_archive_brings_nothing_but_good_entries(
         odd.writestr(name, good)
         odd.writestr(LIBRARY.key + ENDING, encode(LIBRARY, library("a_library")[:-1]))
     assert command("import", str(archive))[1] == (
-        "1 entries added; 7 left out: damaged, or CPU libraries, which need --libraries\n"
+        "1 entry added; 7 left out: damaged, or CPU libraries, which need --libraries\n"
     )
     told = command("import", str(archive), "--libraries")[1]
     # that library is one of them
-    assert told == "0 entries added; 1 were there already; 7 left out: damaged\n"
+    assert told == "0 entries added; 1 already there; 7 left out: damaged\n"
     assert names(store) == {name}
     assert not (tmp_path.parent / "escaped").exists()
     archive.write_bytes(b"PK" + b"garbage" * 99)
     code, text = command("import", str(archive))
     assert code == 1 and "ArchiveError" in text
+    assert "expected a file that `cache export` wrote, got a file of another kind" in text
     assert command("import", str(tmp_path / "absent"))[0] == 1
 
 
@@ -183,8 +184,10 @@ def test_a_store_that_is_not_there(command: Command, store: Store) -> None:
     assert "not made yet" in command("info")[1]
 
 
-def test_wrong_command_lines() -> None:
+def test_wrong_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["prune"], ["prune", "-1"], ["prune", "many"], ["nothing"]):
         with pytest.raises(SystemExit) as caught:
             main(["cache", *arguments])
         assert caught.value.code == 2
+        is_missing = "a command is missing: info, list, verify, " in capsys.readouterr().err
+        assert is_missing == (arguments == [])

@@ -184,9 +184,11 @@ def test_damage_costs_a_compilation_and_nothing_else(fresh: Path) -> None:
         data[-40] ^= 1
         path.write_bytes(data)
     forget()
-    with FusionCache(), pytest.warns(UserWarning, match="its digest differs"):
+    words = "its bytes differ from its checksum"
+    with FusionCache(), pytest.warns(UserWarning, match=words) as warned:
         before = counts()
         result = definition(x, ["neg", "exp"]).execute([x], target="cpu")[0]
+    assert {warning.filename for warning in warned} == {__file__}  # not a file of the package
     assert spent(before) == (2, 0)
     torch.testing.assert_close(result, x.neg().exp())
 

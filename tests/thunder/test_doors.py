@@ -6,10 +6,12 @@ What a jitted function gives beside other executors is in test_beside_executors.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +36,7 @@ from thunder_fuser.doors.backend_name import backend
 from thunder_fuser.doors.recipes import FuserHFTransformers, FuserRecipe
 from thunder_fuser.errors import InputError, OptionError, OptionWarning
 from thunder_fuser.explain import report
+from thunder_fuser.explain.jitted import infos_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = ROOT / "pyproject.toml"
@@ -241,9 +244,38 @@ def test_what_dynamo_splits_and_what_changes_its_shape() -> None:
             torch.testing.assert_close(compiled(x), signed(x))
 
 
+def _in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="thunder_fuser")
+    return model
+
+
+@pytest.mark.parametrize(
+    "door",
+    [lambda model: torch.compile(model, backend=backend), lambda model: _in_place(Held(model))],
+)
+def test_a_report_of_the_backend_by_its_name(door: Callable[[nn.Module], Any]) -> None:
+    """Each function has its own graphs, and nothing keeps those that Dynamo has forgotten.
+
+    Of two models of one class the second runs the first one's graphs: Dynamo finds the same code.
+    """
+    torch._dynamo.reset()
+    first, second = door(net()), door(nn.LayerNorm(8))
+    with pytest.raises(InputError, match="expected a function that was called"):
+        report(first)
+    for compiled in (first, second):
+        compiled(torch.randn(4, 8))
+        assert report(compiled).fusions[0].state == "fused"
+    kept = weakref.ref(infos_of(first)[0])
+    assert infos_of(second) and kept() not in infos_of(second)
+    del first, second, compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert kept() is None
+
+
 def test_explain_says_how_to_get_a_report() -> None:
-    compiled = torch.compile(net(), backend=backend)
-    with pytest.raises(InputError, match=r"got OptimizedModule.*backend=ThunderCompiler\(exec"):
+    compiled = torch.compile(net(), backend="eager")
+    with pytest.raises(InputError, match=r'got OptimizedModule.*write backend="thunder_fuser"'):
         report(compiled)
 
 

@@ -96,6 +96,26 @@ def test_a_limit_of_thunder(
     torch.testing.assert_close(thunderfx(model, executors=[fuser])(X), model(X))
 
 
+@pytest.mark.parametrize("jit", JITS, ids=["short", "thunder"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.func.grad(torch.sum)(x * 1),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x,))[0],
+    ],
+    ids=["grad", "jvp"],
+)
+def test_torch_func_leaves_nothing_open(function: Any, jit: Any) -> None:
+    """An open level would wrap the results of all later calls of torch."""
+    with pytest.raises(ThunderLimitError, match=r"got a transform of torch\.func .*without jit"):
+        jit(function)(X)
+    assert torch._C._functorch.get_interpreter_stack() is None
+    assert torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
+    assert type(X * 2) is torch.Tensor
+    torch.testing.assert_close(torch.func.jvp(torch.sin, (X,), (X,))[1], X.cos() * X)
+    torch.testing.assert_close(thunder_fuser.jit(torch.sin)(X), X.sin())
+
+
 @pytest.mark.parametrize("function", [asserts, raises])
 def test_errors_of_the_program_stay(function: Any) -> None:
     with pytest.raises((AssertionError, NotImplementedError), match=r"^my own words$") as caught:

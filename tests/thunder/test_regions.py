@@ -212,7 +212,7 @@ REASONS = [
     (lambda: prims.sub(proxy(3, dtype=dtypes.bool8), True), "sub of bool8"),
     (lambda: prims.sum(proxy(3, dtype=dtypes.bool8), (0,)), "sum of bool8"),
     (lambda: prims.frexp(proxy(8))[0], "no rule for frexp"),
-    (lambda: prims.pow(proxy(3, dtype=dtypes.int64), -1), "integer to a negative power"),
+    (lambda: prims.pow(proxy(3, dtype=dtypes.int64), -1), "an integer to a negative power"),
     (lambda: prims.amax(proxy(0, 3), (0,)), "amax, amin, argmax or argmin over an empty dimension"),
     (lambda: prims.convert_element_type(proxy(3), dtypes.complex32), "dtype"),
 ]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every room uses: threads, progress, logs, times of stages, dumps, records of failures."""
+"""What every room uses: threads, warnings, progress, logs, times, dumps, failures."""

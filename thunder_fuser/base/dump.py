@@ -19,7 +19,6 @@ import errno
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from thunder_fuser.base.threads import first_time
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import DumpWarning, OptionError
 
 T = TypeVar("T")
@@ -94,11 +94,8 @@ class Dump:
     def _warn(self, error: OSError) -> None:
         """Warns once, and not for each fusion. A full disk must not end the user's run."""
         if first_time(("dump", error.errno)):
-            warnings.warn(
-                f"The dump is incomplete. {self._root}: {error.strerror or error}.",
-                DumpWarning,
-                stacklevel=2,
-            )
+            text = f"The dump in {self._root} is incomplete: {error.strerror or error}."
+            warn_at("", text, DumpWarning)
 
 
 def temporary_folder() -> Path:

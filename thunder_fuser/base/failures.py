@@ -77,7 +77,7 @@ def _of_system(error: OSError | MemoryError) -> BuildError:
     file = getattr(error, "filename", None)
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return BuildError(
-        "The system did not let a fusion be built", expected="a compiled kernel", got=why,
+        "A fusion could not be built: the system refused", got=why,
         lines=(f"file: {file}",) * bool(file),
     )  # fmt: skip
 

@@ -18,6 +18,8 @@ from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
+from thunder_fuser.base.warn import called_from_here
+
 V = TypeVar("V")
 
 POLL_SECONDS = 0.1
@@ -259,7 +261,7 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
     with ThreadPoolExecutor(max_workers=threads) as pool:
         try:
             for number, job in enumerate(jobs):
-                pool.submit(begin, number, job)
+                pool.submit(begin, number, called_from_here(job))
             return [result(number) for number in range(len(jobs))]
         except BaseException:
             abandoned.set()
@@ -318,7 +320,7 @@ class Background:
         with self._guard:
             if not jobs or self._is_over:
                 return
-            self._groups.append(deque(jobs))
+            self._groups.append(deque(map(called_from_here, jobs)))
             wanted = min(self._most, self._threads + len(jobs))
             new, self._threads = wanted - self._threads, wanted
         for _ in range(new):

@@ -24,7 +24,7 @@ from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.jitted import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.explain.reports import fusion_table, report, why
-from thunder_fuser.explain.table import table
+from thunder_fuser.explain.shown import table
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.binaries import Binaries, binaries

@@ -18,6 +18,7 @@ from thunder.dynamo import ThunderCompiler
 from thunder.extend import resolve_executors
 from torch.fx import GraphModule
 
+from thunder_fuser.doors.graphs import note
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.source.torch_words import refuse_words
@@ -45,4 +46,7 @@ def compile_graph(
     if fuser not in resolve_executors(keywords["executors"]):
         got = str(keywords["executors"])
         raise OptionError(f"{_DOOR}: executors", expected="a list with the fuser", got=got)
-    return ThunderCompiler(**keywords)(graph, inputs)  # type: ignore[no-any-return]
+    compiler = ThunderCompiler(**keywords)
+    compiled: GraphModule = compiler(graph, inputs)
+    note(compiled, compiler.subgraph_infos[0])
+    return compiled

@@ -5,13 +5,14 @@
     thunderfx(f)                                         one for each graph that Thunder runs
     ThunderCompiler(...)                                 the same
     torch.compile(f, backend=ThunderCompiler(...))       the same; also model.compile(backend=...)
+    torch.compile(f, backend="thunder_fuser")            the same
 
 explain and the demo read Thunder's data through this file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -20,6 +21,7 @@ import thunder
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.doors import graphs
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.regions.claim import Claims
@@ -169,17 +171,21 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 
     Raises InputError for a function that is none of the above, or was not called.
     """
-    graphs = [jitted]
+    every = [jitted]
     if thunder.compile_stats(jitted) is None:
-        infos = _backend_of(jitted).subgraph_infos
-        graphs = [graph for info in infos for graph in info.thunder_compiled_fns]
-    called = [graph for graph in graphs if thunder.compile_stats(graph).last_traces]
+        every = [graph for info in infos_of(jitted) for graph in info.thunder_compiled_fns]
+    called = [graph for graph in every if thunder.compile_stats(graph).last_traces]
     if not called:
         raise InputError(
             "explain", expected="a function that was called", got="one that was not",
             do="call it once with its arguments",
         )  # fmt: skip
     return called
+
+
+def prefixed(graphs: Sequence[Jitted]) -> list[tuple[str, Jitted]]:
+    """The graphs with prefixes for their names: "" for a single one, else graph0., graph1. ..."""
+    return [(f"graph{at}." if len(graphs) > 1 else "", graph) for at, graph in enumerate(graphs)]
 
 
 def name_of(jitted: Any) -> str:
@@ -192,22 +198,28 @@ def name_of(jitted: Any) -> str:
     return str(getattr(jitted, "__name__", type(jitted).__name__))
 
 
-def _backend_of(jitted: Any) -> Any:
-    """The ThunderCompiler behind a function. It is known by its attributes, since importing its
-    class takes seconds."""
+def infos_of(jitted: Any) -> list[Any]:
+    """What Thunder notes on each graph of Dynamo; none for a result of thunder.jit.
+
+    A ThunderCompiler is known by its attributes, since importing its class takes seconds.
+    """
+    if thunder.compile_stats(jitted) is not None:
+        return []
     backend = getattr(jitted, "_backend", jitted)
     if context := _dynamo_context(getattr(jitted, "_compiled_call_impl", None) or jitted):
         backend = context.callback
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
+        if (infos := graphs.infos_of(backend)) is not None:
+            return infos
         backend = getattr(backend, "compiler_fn", backend)
     if not hasattr(backend, "subgraph_infos"):
         raise InputError(
             "explain", got=type(jitted).__name__,
             expected="a result of thunder.jit or thunderfx, a ThunderCompiler, or what it compiled",
-            do="with torch.compile, write backend=ThunderCompiler(executors=[fuser])",
+            do='with torch.compile, write backend="thunder_fuser"',
         )  # fmt: skip
-    return backend
+    return list(backend.subgraph_infos)
 
 
 def _dynamo_context(jitted: Any) -> Any:

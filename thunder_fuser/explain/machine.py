@@ -16,7 +16,7 @@ import torch
 from thunder_fuser.communication.products.bandwidths import kept
 from thunder_fuser.communication.transport.buffers import CACHE, held_by_programs
 from thunder_fuser.errors import FuserError, InputError, OptionError
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.shown import kib, table
 from thunder_fuser.host.call.native import why_not_native
 from thunder_fuser.options import OPTIONS, Option, option, unknown_variables
 from thunder_fuser.runtime.cuda import nvrtc_version
@@ -29,6 +29,13 @@ from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
 _SHOWN_KEY = 12
+_MISS = ("is compiled", "is an error: the option assert_cache_hit is set")
+_COLUMNS, _NAMES, _VALUES = 96, 20, 20  # of the tables of `env`
+_MEANINGS = _COLUMNS - _NAMES - _VALUES - 2
+_HOW_TO_SET = (
+    "  To set an option: THUNDER_FUSER_STRICT=1, thunder.jit(f, fuser_strict=True), or\n"
+    "  with thunder_fuser.options(strict=True)"
+)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -47,15 +54,18 @@ def environment() -> tuple[str, bool]:
     ]
     problems = {name: text for name in OPTIONS if (text := problem_of(name))}
     wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]
-    head = ("option", "value", "environment", "meaning")
     options = [_option_row(row, name in problems) for name, row in OPTIONS.items()]
-    warnings = "".join(f"\n\nWRONG: {text}" for text in wrong)
-    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}{warnings}", not wrong
+    tables = (
+        table(("what", "found"), rows, (_NAMES, _COLUMNS - _NAMES)),
+        table(("option", "value", "meaning"), options, (_NAMES, _VALUES, _MEANINGS)),
+        _HOW_TO_SET, *(f"WRONG: {text}" for text in wrong),
+    )  # fmt: skip
+    return "\n\n".join(tables), not wrong
 
 
-def _option_row(row: Option, is_wrong: bool) -> tuple[str, str, str, str]:
+def _option_row(row: Option, is_wrong: bool) -> tuple[str, str, str]:
     value = f"WRONG: {os.environ.get(row.env)!r}" if is_wrong else repr(option(row.name))
-    return row.name, value, row.env, row.help
+    return row.name, value, row.help
 
 
 def _calls() -> str:
@@ -106,7 +116,7 @@ def info() -> str:
         ("rates of machines", str(kept(store))),
         ("memory shared with ranks, here", str(CACHE)),
         ("persistent buffers, here", str(held_by_programs())),
-        ("promise", "every kernel is stored" if option("assert_cache_hit") else "none"),
+        ("a kernel that is not stored", _MISS[bool(option("assert_cache_hit"))]),
     ]
     return table(("what", "found"), rows)
 
@@ -149,7 +159,7 @@ def verify(*, remove: bool) -> tuple[str, bool]:
             bad.append((item.key[:_SHOWN_KEY], item.problem))
             if remove:
                 store.remove(item)
-    texts = [f"{good} entries are intact"]
+    texts = [f"intact: {_entries(good)}"]
     if bad:
         texts += [table(("removed" if remove else "damaged", "why"), bad)]
     return "\n".join(texts), not bad
@@ -166,20 +176,24 @@ def clear() -> str:
 
 
 def _removed(gone: tuple[int, int]) -> str:
-    return f"{gone[0]} entries removed, {kib(gone[1])} KiB"
+    return f"{_entries(gone[0])} removed, {kib(gone[1])} KiB"
 
 
 def export_to(archive: Path, *, libraries: bool) -> str:
     """Writes the entries into one file."""
     written, left = export_entries(_store(), archive, libraries=libraries)
-    return f"{written} entries in {archive}{_left_out(left, libraries)}"
+    return f"{_entries(written)} in {archive}{_left_out(left, libraries)}"
 
 
 def import_from(archive: Path, *, libraries: bool) -> str:
     """Adds the entries of a file."""
     added, there, left = import_entries(_store(), archive, libraries=libraries)
-    already = f"; {there} were there already" if there else ""
-    return f"{added} entries added{already}{_left_out(left, libraries)}"
+    already = f"; {there} already there" if there else ""
+    return f"{_entries(added)} added{already}{_left_out(left, libraries)}"
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 def _left_out(count: int, libraries: bool) -> str:

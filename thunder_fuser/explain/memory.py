@@ -19,8 +19,7 @@ from thunder_fuser.errors import ToolchainError
 from thunder_fuser.explain.jitted import graphs_of, name_of
 from thunder_fuser.explain.live_memory import Timeline
 from thunder_fuser.explain.live_memory import timeline as of_graph
-from thunder_fuser.explain.shown import Shown
-from thunder_fuser.explain.table import kib, size_unit, table
+from thunder_fuser.explain.shown import Shown, kib, size_unit, table
 
 _INCHES = (9, 3.2)  # of the picture of one model
 

@@ -23,8 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from thunder_fuser.errors import ReportError
 from thunder_fuser.explain.jitted import counted
-from thunder_fuser.explain.shown import from_here
-from thunder_fuser.explain.table import plural, size_text
+from thunder_fuser.explain.shown import from_here, plural, shown_lines, size_text
 from thunder_fuser.versions import __version__
 
 Entries = Mapping[str, Any]  # what Report.to_dict() gives
@@ -88,7 +87,8 @@ def _template() -> Any:
     )  # fmt: skip
     environment.filters |= {
         "in_short": _in_short, "op_names": _op_names, "plural": plural,
-        "rows": _rows, "from_here": from_here, "size": size_text, "us": _microseconds,
+        "rows": _rows, "from_here": from_here, "shown_lines": shown_lines, "size": size_text,
+        "time": _time, "us": _microseconds,
     }  # fmt: skip
     environment.globals |= {"hue": _hue, "lines": trace_lines, "picture": picture}
     return environment.get_template("page.html")
@@ -138,10 +138,15 @@ def _in_short(report: Entries) -> str:
     parts = [f"{count} {state}" for state, count in states.items()]
     moved = sum(fusion["bytes_in"] + fusion["bytes_out"] for fusion in fusions)
     parts += [plural(len(kernels), "kernel"), f"{size_text(moved)} read and written"]
-    parts.append(f"{sum(kernel['estimated_us'] for kernel in kernels):.1f} us estimated")
-    if kernels and all(kernel["measured_us"] is not None for kernel in kernels):
-        parts.append(f"{sum(kernel['measured_us'] for kernel in kernels):.1f} us measured")
+    parts.append(_time(kernels))
     return f"{plural(len(fusions), 'region')}: {', '.join(parts)}."
+
+
+def _time(kernels: Sequence[Entries]) -> str:
+    """The time of these kernels: measured if all were, else estimated."""
+    is_measured = bool(kernels) and all(kernel["measured_us"] is not None for kernel in kernels)
+    how = "measured" if is_measured else "estimated"
+    return _microseconds(sum(kernel[f"{how}_us"] for kernel in kernels), how)
 
 
 def _op_names(ops: Sequence[Entries]) -> str:

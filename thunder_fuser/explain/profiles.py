@@ -20,8 +20,7 @@ import torch
 from thunder_fuser.errors import InputError
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
-from thunder_fuser.explain.shown import Shown, shown_lines
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.shown import Shown, kib, shown_lines, table
 from thunder_fuser.host.observe.clock import Clock, watched
 
 

@@ -14,9 +14,8 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
 from thunder_fuser.executors.run.region_callable import RegionCallable
-from thunder_fuser.explain.jitted import Jitted, fusions_of, graphs_of, name_of
-from thunder_fuser.explain.shown import Shown
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.jitted import Jitted, fusions_of, graphs_of, name_of, prefixed
+from thunder_fuser.explain.shown import Shown, kib, table
 from thunder_fuser.host.programs.overlap import with_decisions
 from thunder_fuser.host.programs.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
@@ -202,11 +201,9 @@ class NamedFusion(NamedTuple):
 
 def named_fusions(jitted: Any) -> list[NamedFusion]:
     """Every fusion of the function's graphs."""
-    graphs = graphs_of(jitted)
-    prefixes = [f"graph{at}." if len(graphs) > 1 else "" for at in range(len(graphs))]
     return [
         NamedFusion(graph, f"{prefix}{fusion.name}", fusion)
-        for prefix, graph in zip(prefixes, graphs, strict=True) for fusion in fusions_of(graph)
+        for prefix, graph in prefixed(graphs_of(jitted)) for fusion in fusions_of(graph)
     ]  # fmt: skip
 
 

@@ -24,11 +24,11 @@ from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in
 from thunder_fuser.explain.jitted import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.memory import LiveMemory, timeline
+from thunder_fuser.explain.outside import outside_of
 from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
-from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.shown import Shown, kib, plain, shortened, shown_lines, table
 from thunder_fuser.source.lines import span_of
 
 FUSED = "fused"
@@ -142,7 +142,11 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class NotFused:
-    """Equal ops that torch runs. state: not claimed, views, fell back, left out, not called yet."""
+    """Equal ops that torch runs.
+
+    state: not claimed, views, fell back, left out, not called yet; of a function of Dynamo also
+    graph break, for a line that Python runs, and left to Inductor.
+    """
 
     name: str
     count: int
@@ -374,9 +378,13 @@ def _state(fusion: RegionCallable, programs: Sequence[Compiled]) -> tuple[str, s
 
 
 def _unfused(jitted: Any) -> tuple[NotFused, ...]:
-    """The ops that torch runs, equal ones as one row."""
+    """The ops that torch runs, and what is outside of Dynamo's graphs; equal ones as one row."""
     calls = (call for graph in graphs_of(jitted) for call in claims_of(graph).unfused)
-    return tuple(_not_fused(call, count) for call, count in Counter(calls).items())
+    return (
+        *(_not_fused(call, count) for call, count in Counter(calls).items()),
+        *(NotFused(each.name, count, each.state, each.reason, each.where)
+          for each, count in outside_of(jitted).items()),
+    )  # fmt: skip
 
 
 def _not_fused(call: Unfused, count: int) -> NotFused:

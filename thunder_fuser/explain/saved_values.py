@@ -17,10 +17,10 @@ from thunder_fuser.explain.jitted import (
     graphs_of,
     name_of,
     no_backward,
+    prefixed,
     recomputation_in,
 )
-from thunder_fuser.explain.shown import Shown, plain
-from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.shown import Shown, kib, plain, table
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.plan import Forward, Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN
@@ -87,9 +87,10 @@ class Saved(Shown):
     def __str__(self) -> str:
         plan = self.plan
         head = (
-            f"{plan.policy} keeps {kib(self.bytes)} KiB for the backward, where Thunder's rules"
-            f" keep {kib(self.before)} KiB.\nWriting, reading and recomputing takes"
-            f" {plan.time / 1e3:.1f} us instead of {plan.time_before / 1e3:.1f} us (estimated)."
+            f"With the policy {plan.policy}, {self.name} keeps {kib(self.bytes)} KiB for its"
+            f" backward; with Thunder's rules it would keep {kib(self.before)} KiB.\n"
+            f"Estimated time to write, read and recompute: {plan.time / 1e3:.1f} us; with Thunder's"
+            f" rules {plan.time_before / 1e3:.1f} us."
         )
         parts = [head, table(("kept", "made by", "why", "values", "KiB"), self._kept_rows())]
         if self.again:
@@ -132,8 +133,10 @@ def saved(jitted: Any) -> Saved:
 
 def saved_in(jitted: Any) -> Saved | None:
     """As `saved`, or None if there is no backward. Graphs of torch.compile are added up."""
-    graphs = ((graph, recomputation_in(graph)) for graph in graphs_of(jitted))
-    parts = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
+    parts = [
+        _of_graph(prefix, graph, cut) for prefix, graph in prefixed(graphs_of(jitted))
+        if (cut := recomputation_in(graph)) is not None
+    ]  # fmt: skip
     return _joined(parts, name_of(jitted)) if parts else None
 
 
@@ -150,12 +153,13 @@ def _joined(parts: Sequence[Saved], name: str) -> Saved:
     )  # fmt: skip
 
 
-def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
+def _of_graph(prefix: str, jitted: Jitted, cut: Recomputation) -> Saved:
     needed = [name for name, value in cut.forward.values.items() if value.needed]
     memory = _KeptMemory(cut.forward)
     return Saved(
         cut.plan, memory.bytes(cut.plan.kept), memory.bytes(needed),
-        tuple(_kept(cut, memory)), tuple(_again(cut, jitted)),
+        tuple(replace(kept, name=prefix + kept.name) for kept in _kept(cut, memory)),
+        tuple(replace(again, fusion=prefix + again.fusion) for again in _again(cut, jitted)),
     )  # fmt: skip
 
 

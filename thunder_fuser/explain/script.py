@@ -17,7 +17,7 @@ from thunder_fuser.errors import FuserError, InputError
 from thunder_fuser.explain.jitted import Jitted, jitted_inside, name_of
 from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.reports import report
-from thunder_fuser.explain.table import plural
+from thunder_fuser.explain.shown import plural
 
 
 def report_on_script(script: Path, arguments: Sequence[str], page: Path | None) -> tuple[str, bool]:

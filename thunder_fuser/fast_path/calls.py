@@ -33,7 +33,7 @@ from thunder.core.update_aliases import _is_inplace_op
 from thunder.executors.torch_autograd import connect_to_autograd
 from thunder.extend import Executor, FusionExecutor, get_default_executors, resolve_executors
 
-from thunder_fuser.errors import OptionError
+from thunder_fuser.errors import OptionError, shown
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.fast_path.autograd import connect
 from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
@@ -45,10 +45,11 @@ from thunder_fuser.trace.proxies import bytes_of
 Jitted = Callable[..., Any]
 LARGE = 16 << 20  # bytes
 SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
+_NONE: Any = ...  # no argument; None is a wrong argument
 
 
 def jit(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., Any] = _NONE,
     *,
     executors: Sequence[Executor | str] | None = None,
     **options: Any,
@@ -68,12 +69,18 @@ def jit(
     - A call checks which arguments share memory only if the program writes in place.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
-    Raises OptionError if the fuser is not among the executors, and for torch.compile's keywords.
+    Raises OptionError for what cannot be called, for executors without the fuser, and for keywords
+    of torch.compile.
     """
     refuse_words("thunder_fuser.jit", options)
     checked = _checked(executors)
-    if function is None:
+    if function is _NONE:
         return partial(jit, executors=checked, **options)
+    if not callable(function):
+        raise OptionError(
+            "thunder_fuser.jit", expected="a function or a module", got=shown(function),
+            do="write jit(function), or @jit above its definition",
+        )  # fmt: skip
     _refuse_hooks(function)
     of_thunder = thunder.jit(function, executors=checked, **{SPLIT: True, **options})
     fast = FastPath(of_thunder, function, may_split=SPLIT not in options)

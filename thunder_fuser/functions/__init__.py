@@ -36,7 +36,7 @@ from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides
 from thunder_fuser.functions.groups import GROUPS
 from thunder_fuser.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.functions.losses import LOSSES
-from thunder_fuser.functions.movement import MOVEMENT
+from thunder_fuser.functions.movement import MOVEMENT, UNNAMED
 from thunder_fuser.functions.pointwise import POINTWISE
 from thunder_fuser.functions.recurrent import RECURRENT
 from thunder_fuser.functions.reductions import REDUCTIONS
@@ -68,7 +68,8 @@ def register(executor: Executor) -> None:
             execution_transform=function.transform,
             grad_transform=function.gradient,
         )
-    executor._lookasides.update(lookasides(rewrites) | collectives.lookasides() | on_dtensors)
+    unnamed = UNNAMED | collectives.lookasides()
+    executor._lookasides.update(lookasides(rewrites) | unnamed | on_dtensors)
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:

@@ -261,7 +261,7 @@ class _Call:
         """Why the two operators here do not take the call, as torch's CPU kernels would not."""
         numbers = isinstance(self.dropout_p, (int, float)), isinstance(self.is_causal, bool)
         if not all(numbers) or not isinstance(self.scale, (int, float, type(None))):
-            return Reject("attention with a computed number")
+            return Reject("attention with a number that the program computes")
         if self.dropout_p:
             return Reject("attention with dropout, on the CPU")
         if refused := refuses_tensors("attention", *self.tensors, self.attn_mask):

@@ -64,7 +64,7 @@ _weight_gradient = KERNELS.register_operator(
 def _refuses(a: Any, b: Any, ends: Any) -> Reject | None:
     if refused := refuses_tensors("a product of groups", a, b, ends):
         return refused
-    return None if data_type(a.dtype) in FLOATS else Reject("a product of groups of no floats")
+    return None if data_type(a.dtype) in FLOATS else Reject("a grouped product not of floats")
 
 
 def _forward(a: Any, b: Any, ends: Any) -> tuple[Any, Backward]:

@@ -276,7 +276,7 @@ def _type_of(tensor: torch.Tensor) -> dict[str, Any]:
 def _refuses(*args: Any, **kwargs: Any) -> Reject | None:
     leaves = tree_flatten((args, kwargs))[0]
     if any(isinstance(leaf, NumberProxy) for leaf in leaves):
-        return Reject("a function of torch with a computed number")
+        return Reject("a number that the program computes")
     tensors = [leaf for leaf in leaves if isinstance(leaf, TensorProxy)]
     if any(dtypes.is_complex_dtype(tensor.dtype) for tensor in tensors):
         return Reject("complex tensors")

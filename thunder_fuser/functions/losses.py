@@ -371,7 +371,7 @@ class _CrossEntropy:
         a, target, weight = self.logits, self.target, self.weight
         numbers = isinstance(self.ignore_index, int), isinstance(self.label_smoothing, (int, float))
         if not all(numbers):
-            return Reject("cross_entropy with a computed number")
+            return Reject("cross_entropy with a number that the program computes")
         if refused := refuses_tensors("cross_entropy", a, target, weight):
             return refused
         if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:

@@ -24,12 +24,14 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import sum_to
 from thunder.core.utils import canonicalize_dim
 
+from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.executors.record.result_dtypes import may_differ
 from thunder_fuser.executors.support.dtypes import ANY, FLOATS, data_type
 from thunder_fuser.functions.define import (
     Backward,
     Composite,
     Table,
+    noted,
     promoted,
     rewrites,
     with_gradient,
@@ -182,6 +184,23 @@ def new_full(
     return ltorch.full(size, fill_value, dtype=dtype, device=device or input.device)
 
 
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, **others: Any
+) -> Any:
+    """eye(2, 3)  ->  arange(2)[:, None] == arange(3)[None, :], as numbers."""
+    if refused := [name for name, value in others.items() if value not in _PLAIN]:
+        raise ThunderLimitError(
+            "torch.eye", expected="n, m, dtype and device", got=", ".join(refused),
+            do="make the tensor outside of the jitted function, and pass it as an argument",
+        )  # fmt: skip
+    rows, columns = (ltorch.arange(size, device=device) for size in (n, n if m is None else m))
+    is_one = ltorch.eq(ltorch.unsqueeze(rows, 1), ltorch.unsqueeze(columns, 0))
+    return ltorch.to(is_one, torch.get_default_dtype() if dtype is None else dtype)
+
+
+_PLAIN = (None, False, torch.strided)  # values of the other arguments that change nothing
+
+
 def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
     """A cat along `dim`, or along the last axis, of tensors with ones added to their shapes.
 
@@ -206,10 +225,10 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
 
     def refuses(tensors: Any, **named: Any) -> Reject | None:
         if named or not isinstance(tensors, Sequence):
-            return Reject("a stack with other arguments than a sequence")
+            return Reject("a stack of something other than a list of tensors")
         plain = all(type(x) is TensorProxy for x in tensors)
         taken = plain and all(data_type(x.dtype) in ANY and x.numel for x in tensors)
-        return None if taken else Reject("a stack of other than plain, real tensors with elements")
+        return None if taken else Reject("a stack of complex, empty or unusual tensors")
 
     return with_gradient(refuses, forward)
 
@@ -267,3 +286,5 @@ MOVEMENT: Table = {
     "torch.vstack": _stack(0, {0: (2, 0), 1: (1, 0)}),
     "torch.index_put": with_gradient(lambda *_, **__: None, _index_put, clang.index_put),
 }  # fmt: skip
+# Thunder has no name for these: {torch's function: what is called in its place}
+UNNAMED = {torch.eye: noted(eye)}

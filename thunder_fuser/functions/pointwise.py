@@ -206,7 +206,7 @@ def _activation(curve: Callable[..., Curve]) -> Composite:
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
             return Reject("an operand that is not a plain tensor of floats")
         if curve is _celu and not numbers_of(listed, named).get("alpha", 1):
-            return Reject("celu that divides by zero")  # torch raises, and so it should
+            return Reject("celu with alpha=0")  # torch raises, and so it should
         return None
 
     return with_gradient(refuses, forward)

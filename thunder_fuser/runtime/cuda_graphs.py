@@ -162,10 +162,10 @@ class Generator:
                 self._refusals[run] = f"{type(error).__name__}: {error}".partition("\n")[0]
         if others := other_threads():
             raise CaptureBusyError(
-                "the capture of a CUDA graph with torch's generator",
-                expected="no other thread, whose random numbers would fail until the capture ends",
-                got=f"{', '.join(others)}; and without the generator {self._refusals[run]}",
-                do="make the first two calls before the threads start; it is tried again by itself",
+                "a CUDA graph with random numbers",
+                expected="no other thread during the capture, since it could draw none",
+                got=f"{', '.join(others)} (a capture without them: {self._refusals[run]})",
+                do="make the first two calls before the threads start; a later call tries again",
             )
         return with_it()
 

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 from thunder_fuser.base.threads import SingleFlight, first_time
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CompileError, SlowCompileWarning, ToolchainError
 from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
@@ -302,10 +302,9 @@ def _run(command: Sequence[str], environment: dict[str, str], limit: int) -> End
 
 def _warn_if_slow(path: str, seconds: float, limit: int) -> None:
     if seconds > SLOW_SECONDS and first_time(("slow", path)):
-        warnings.warn(
-            f"The C++ compiler {path} has worked on one kernel for {SLOW_SECONDS} seconds; it is"
-            f" stopped after {limit} (option compile_seconds).",
-            SlowCompileWarning, stacklevel=2,
+        warn_at(
+            "", f"The C++ compiler {path} has worked on one kernel for {SLOW_SECONDS} seconds; it"
+            f" is stopped after {limit} (option compile_seconds).", SlowCompileWarning,
         )
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of the user's program, the options of thunder.jit, and warnings that name a line."""
+"""The lines of the user's program, and the options of thunder.jit."""

@@ -18,11 +18,11 @@ from pathlib import Path
 from thunder.core.compile_data import get_compile_data, get_compile_option
 
 from thunder_fuser.base.threads import first_time
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import OptionError, OptionWarning, unknown_name
 from thunder_fuser.options import OPTIONS, Value, option, unknown_variables
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.torch_words import advice_on
-from thunder_fuser.source.warn import warn_at
 from thunder_fuser.store.store import root_of
 
 _KEYWORD = "fuser_"

@@ -28,7 +28,7 @@ from thunder.core.interpreter import unwrap
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.base.progress import still
-from thunder_fuser.source.warn import place_of_the_call
+from thunder_fuser.base.warn import place_of_the_call
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import makes
 

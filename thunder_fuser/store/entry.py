@@ -114,13 +114,13 @@ def decode(content: bytes) -> Entry:
     """The entry; DamagedError if any bit has changed."""
     body, digest = content[:-DIGEST_BYTES], content[-DIGEST_BYTES:]
     if not body.startswith(MAGIC):
-        raise DamagedError("it does not begin as an entry does" if content else "it is empty")
+        raise DamagedError("it is no file of the store" if content else "it is empty")
     if sha256(body).digest() != digest:
-        raise DamagedError("its digest differs")
+        raise DamagedError("its bytes differ from its checksum")
     try:
         return _parse(body)
     except (ValueError, KeyError, TypeError, struct.error, zlib.error) as error:
-        raise DamagedError(f"its header is of another format ({error})") from error
+        raise DamagedError(f"another version wrote it ({error})") from error
 
 
 def decode_named(name: str, content: bytes) -> Entry:

@@ -63,9 +63,10 @@ def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
                         files.replace(folder, info.filename, content)
                 added, there = added + is_new, there + (not is_new)
     except (OSError, zipfile.BadZipFile) as error:
-        raise ArchiveError(
-            f"{archive}", expected="an archive of kernels", got=str(error)
-        ) from error
+        other = "a file of another kind, or a damaged one"
+        got = str(error.strerror) if isinstance(error, OSError) else other
+        expected = "a file that `cache export` wrote"
+        raise ArchiveError(f"{archive}", expected=expected, got=got) from error
     return added, there, left
 
 

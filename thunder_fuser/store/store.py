@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import AbandonedError, check_abandoned, first_time
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
@@ -107,10 +107,8 @@ class Store:
     def _warn_of_folder(self, error: RefusedFolderError) -> None:
         """Warns once: reads and writes fail with different words for the same cause."""
         if first_time((self.root, "folder")):
-            warnings.warn(
-                f"Compiled kernels are neither read from disk nor kept: {error}. {_ANOTHER}",
-                CacheWarning, stacklevel=3,
-            )  # fmt: skip
+            text = f"Compiled kernels are neither read from disk nor kept: {error}. {_ANOTHER}"
+            warn_at("", text, CacheWarning)
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
@@ -136,10 +134,10 @@ class Store:
         start = time.monotonic()
         while (waited := time.monotonic() - start) < LONGEST_WAIT:
             if waited > SLOW_WAIT and first_time((self.root, "turn")):
-                warnings.warn(
-                    f"Another process has been compiling a kernel for {SLOW_WAIT} seconds; after"
-                    f" {LONGEST_WAIT} seconds this process compiles it too.",
-                    SlowCompileWarning, stacklevel=2,
+                warn_at(
+                    "", f"Another process has been compiling a kernel for {SLOW_WAIT} seconds;"
+                    f" after {LONGEST_WAIT} seconds this process compiles it too.",
+                    SlowCompileWarning,
                 )
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,4 +256,4 @@ def _warn_once(cause: Hashable, thing: object, error: Exception, then: str = "")
     """Warns at the first error of a cause. The cause's text does not contain the file's name."""
     why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if first_time((cause, why)):
-        warnings.warn(f"{thing}: {why}. {then}".rstrip(), CacheWarning, stacklevel=3)
+        warn_at("", f"{thing}: {why}. {then}".rstrip(), CacheWarning)

@@ -8,7 +8,8 @@
     a str to .attention of an object that stays after the call (at model.py:12). To fix it: ...
 
 Thunder refuses an assignment when it has read the whole program, so its line is noted before.
-Errors of the user's program, such as its own assertions, stay as they are.
+Errors of the user's program, such as its own assertions, stay as they are. Where torch.func stopped
+half way, what it had set is reset: else each later call of torch would be of its wrapped tensors.
 """
 
 from __future__ import annotations
@@ -17,20 +18,27 @@ import traceback
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import thunder
 import torch
 from thunder.core import jit_ext
 from thunder.core.interpreter import InterpreterError, get_interpreterruntimectx, unwrap
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 
+from thunder_fuser.base.warn import line_of_the_call
 from thunder_fuser.errors import ThunderLimitError
-from thunder_fuser.source.warn import line_of_the_call
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _THUNDER = Path(thunder.__file__).parent
 _LIBRARIES = {_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1]}
 _REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
+_OF_LIMITS = (AssertionError, NotImplementedError, InterpreterError)
+_BY_DYNAMO = (
+    "call thunder.dynamo.thunderfx(function_or_module, executors=[fuser]) instead of jit: it runs"
+    " such lines in Python, and compiles the others"
+)
 _STORES = "stores"  # an attribute of Thunder's context: {(id of its dict, name): file:line}
 
 
@@ -40,12 +48,13 @@ def explain_limits(hooks: Hooks) -> None:
 
     @wraps(of_thunder)
     def traced(fn: Any, *args: Any, **options: Any) -> Any:
+        before = _TorchFunc.now()
         try:
             return of_thunder(fn, *args, **options)
-        except (AssertionError, NotImplementedError, InterpreterError) as error:
+        except Exception as error:
             # thunderfx, which would be advised, gives graphs of torch.compile.
             is_ours = hooks.compilation() is not None and not isinstance(fn, torch.fx.GraphModule)
-            limit = _limit(error) if is_ours else None
+            limit = _limit(error, before.restore()) if is_ours else None
             if limit is None:
                 raise
             raise limit from error
@@ -70,18 +79,55 @@ def _note_stores(method: Any) -> None:
     jit_ext._general_jit_lookaside_map[method] = stored
 
 
-def _limit(error: BaseException) -> ThunderLimitError | None:
+class _TorchFunc(NamedTuple):
+    """What torch.func sets while a transform is open, and resets at its end."""
+
+    levels: int
+    hooks_message: str | None  # why saved tensors may have no hooks
+    dual_level: int
+    nested_jvps: int
+    allows_in_place: bool
+
+    @classmethod
+    def now(cls) -> _TorchFunc:
+        return cls(
+            len(torch._C._functorch.get_interpreter_stack() or ()),
+            torch._C._autograd._saved_tensors_hooks_get_disabled_error_message(),
+            forward_ad._current_level, eager_transforms.JVP_NESTING,
+            torch._C._functorch.get_inplace_requires_grad_allowed(),
+        )  # fmt: skip
+
+    def restore(self) -> bool:
+        """Ends what was opened since; True if there was any."""
+        now = _TorchFunc.now()
+        if now == self:
+            return False
+        for _ in range(now.levels - self.levels):
+            torch._C._functorch.pop_dynamic_layer_stack()
+        for _ in range(now.dual_level - self.dual_level):
+            forward_ad.exit_dual_level()
+        eager_transforms.JVP_NESTING = self.nested_jvps
+        torch._C._functorch.set_inplace_requires_grad_allowed(self.allows_in_place)
+        if self.hooks_message is None:
+            torch._C._autograd._saved_tensors_hooks_enable()
+        return True
+
+
+def _limit(error: BaseException, in_torch_func: bool) -> ThunderLimitError | None:
     """The error in words; None if it is the user's."""
     frames = [*traceback.walk_tb(error.__traceback__)]
     last, _ = frames[-1]
-    if _THUNDER not in Path(last.f_code.co_filename).parents:
+    do = _BY_DYNAMO
+    if in_torch_func:
+        (_, where), got = _read(error, frames), "a transform of torch.func"
+        do = "call the function that uses torch.func without jit, and jit what it does not call"
+    elif isinstance(error, _OF_LIMITS) and _THUNDER in Path(last.f_code.co_filename).parents:
+        got, where = _stored(last) or _read(error, frames)
+    else:
         return None
-    got, where = _stored(last) or _read(error, frames)
     return ThunderLimitError(
         "Thunder cannot trace this program", expected="what its interpreter can read", got=got,
-        where=where or line_of_the_call(),
-        do="call thunder.dynamo.thunderfx(function_or_module, executors=[fuser]) instead of jit: it"
-        " runs such lines in Python, and compiles the others",
+        where=where or line_of_the_call(), do=do,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from thunder_fuser.thunder_patches.fixes import (
     arguments,
     attributes,
     autograd,
+    autograd_functions,
     complex_gradients,
     modules,
     promotion,
@@ -195,5 +196,10 @@ PATCHES: tuple[Patch, ...] = (
         autograd.repair_gradients,
         (f"{_AUTODIFF}:grad_transform_on_trace", f"{_AUTODIFF}:split_into_forward_and_backward",
          "thunder.executors.torch_autograd:ThunderFunction.backward"),
+    ),
+    Patch(
+        "an autograd.Function in a graph of torch 2.11 is not read", "fix",
+        autograd_functions.read_autograd_functions,
+        (f"{_LOOKASIDES}[autograd_function_apply]",),
     ),
 )  # fmt: skip

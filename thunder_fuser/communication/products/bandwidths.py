@@ -13,7 +13,6 @@ import math
 import re
 import statistics
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.communication.products.cost import Bandwidths
 from thunder_fuser.communication.transport.exchange import BufferLayout
 from thunder_fuser.communication.transport.rank_consistency import from_first
@@ -121,11 +121,11 @@ def write(store: Store, name: str, rates: Bandwidths) -> None:
         with files.opened(store.root, create=True) as folder:
             files.replace(folder, name, (json.dumps(asdict(rates), indent=1) + "\n").encode())
     except (RefusedError, OSError) as error:
-        _warn(store.root / name, str(error))
+        _warn(store.root / name, f"the measured rates are not kept: {error}")
 
 
 def _warn(path: Path, why: str) -> None:
-    warnings.warn(f"{path}: {why}", CacheWarning, stacklevel=3)
+    warn_at("", f"{path}: {why}", CacheWarning)
 
 
 # ---------------------------------------------------------------------------------------- measure

@@ -281,7 +281,7 @@ def _line(nested: Any, on: str, device: str) -> Any:
     mesh, known = Mesh.of(nested), _device_meshes.of_this_group()
     if dist.get_rank() not in mesh.ranks:
         expected = f"a rank of the mesh {mesh}"
-        raise MeshError(f"rank {dist.get_rank()}", expected=expected, got="another")
+        raise MeshError(f"rank {dist.get_rank()}", expected=expected)
     for rank in mesh.ranks:
         line = mesh.line(rank, ParallelType(on))
         if line != tuple(sorted(line)):

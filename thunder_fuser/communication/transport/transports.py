@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-import warnings
 from collections.abc import Callable
 from functools import lru_cache, partial
 from weakref import ref
@@ -12,6 +11,7 @@ from weakref import ref
 import torch
 from torch.distributed import ProcessGroup
 
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.communication.transport.buffers import (
     CACHE,
     BufferCache,
@@ -84,10 +84,8 @@ def why_not(group: ProcessGroup, device: torch.device) -> str:
         CACHE.release(group.group_name, lambda: None)  # those of an earlier group of that name
         known = _PROBED[name] = ref(group), _probe(group, device)
         if known[1]:
-            warnings.warn(
-                f"Pipelines of group {group.group_name} are replaced by collectives: {known[1]}",
-                CommunicationWarning, stacklevel=2,
-            )  # fmt: skip
+            text = f"Pipelines of group {group.group_name} are replaced by collectives: {known[1]}"
+            warn_at("", text, CommunicationWarning)
     return known[1]
 
 

@@ -24,12 +24,12 @@ import torch
 
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import Recent, first_time
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CaptureBusyError, GraphWarning
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.host.call.dispatch import make_dispatch
 from thunder_fuser.options import Value, in_force
 from thunder_fuser.runtime.cuda_graphs import Function, Recording
-from thunder_fuser.source.warn import warn_at
 
 # (arguments, fresh copies of a replay's results) -> a result
 Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]

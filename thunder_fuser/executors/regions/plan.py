@@ -172,4 +172,4 @@ class Plan:
 
 
 def _refuse(name: str, value: str, expected: str) -> None:
-    raise VerifyError(f"{value} after the region pass {name}", expected=expected, got="not so")
+    raise VerifyError(f"{value} after the region pass {name}", expected=expected)

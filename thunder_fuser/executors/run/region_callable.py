@@ -24,6 +24,7 @@ from thunder_fuser.base.logs import timing
 from thunder_fuser.base.progress import working
 from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import BACKGROUND, first_time
+from thunder_fuser.base.warn import line_of_the_call, warn_at
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
@@ -51,7 +52,6 @@ from thunder_fuser.host.call.recompiles import note_miss
 from thunder_fuser.host.observe.script import repro_text
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, in_force, option
-from thunder_fuser.source.warn import line_of_the_call, warn_at
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]

@@ -49,7 +49,7 @@ _NEVER = {
     "convolution": _OF_TORCH,
     **dict.fromkeys(("attention_backward", "masked_attention_backward"), _OF_TORCH),
     "copy_": Reject("an in-place copy, which torch makes"),
-    "update_aliases": Reject("the fence around in-place copies"),
+    "update_aliases": Reject("it marks where in-place copies are made"),
 }
 _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 

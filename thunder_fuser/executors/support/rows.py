@@ -150,7 +150,7 @@ def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) 
     if len(dims) == a.ndim:
         return check_shape(shape)
     if all(size == 1 for size in a._shape):
-        return Reject("broadcast of a gradient that was not summed")
+        return Reject("a broadcast gradient that Thunder has not summed")
     raise DefinitionError(
         f"gradient {a.name} of a {len(dims)}-dim tensor",
         expected=f"{len(dims)} axes", got=f"{list(a._shape)}, which Thunder has not summed",
@@ -186,7 +186,7 @@ def _check_pow(a: Any, b: Any) -> Reject | None:
     tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
     exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
     if exact and isinstance(b, (int, float)) and b < 0:
-        return Reject("integer to a negative power")  # torch raises, and so it should
+        return Reject("an integer to a negative power")  # torch raises, and so it should
     if type(b) is float and 0 < abs(b) <= LOST:
         return Reject(f"an exponent of {b}, which is 0 in float32")  # 0 ** b is 0, and 0 ** 0 is 1
     return needs_tensor(tensors)
@@ -222,12 +222,11 @@ def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
 
 
 def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
-    """Refuses a 0-dim tensor, which has no axis (torch takes axis 0), and sums in bool."""
+    """Refuses a 0-dim tensor, of which torch takes axis 0, and sums in bool: torch raises."""
     if not a.ndim:
         return Reject("cumsum of a 0-dim tensor")
-    # torch raises, and so it should.
     is_bool = dtype is not None and data_type(dtype) is DataType.Bool
-    return Reject("cumsum in bool") if is_bool else None
+    return Reject("cumsum with a bool result") if is_bool else None
 
 
 # ---------------------------------------------------------------------------- how rows record

@@ -108,7 +108,7 @@ def _typed(name: str, call: Callable[..., Any]) -> Callable[..., None]:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise TorchCallError(f"a piece of {name}", got=str(error)) from error
+            raise TorchCallError(f"a piece of {name}: torch refused it", got=str(error)) from error
 
     return run
 

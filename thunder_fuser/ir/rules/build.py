@@ -405,7 +405,7 @@ class Definer:
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
         if len(record.inputs) == 3:
             wanted = "rng_seed and rng_offset, or neither"
-            raise DefinitionError(f"ops.{record.op}", expected=wanted, got="one of them")
+            raise DefinitionError(f"ops.{record.op}", expected=wanted, got="one of the two")
         check_numbers(record, self._views(record))
         stream = record.inputs[2:] or (self._seed or self._drawn("seed"), self._drawn("offset"))
         compute = (dtype.compute, dtype.compute, DataType.Int, DataType.Int)

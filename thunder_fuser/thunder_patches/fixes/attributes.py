@@ -33,9 +33,9 @@ from thunder.core.module import ThunderModule
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.trace import TraceCtx, tracectx
 
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import LostWriteWarning
 from thunder_fuser.options import option
-from thunder_fuser.source.warn import warn_at
 from thunder_fuser.thunder_patches.fixes.arguments import effect
 from thunder_fuser.thunder_patches.patch import Hooks
 

@@ -33,8 +33,8 @@ from thunder_fuser.trace.proxies import makes, reads
 
 Grads = tuple[torch.Tensor | None, ...]
 _TWICE = (
-    "A jitted function: expected one derivative, got a derivative of a gradient. To fix it: call "
-    "the original function where second derivatives are needed."
+    "A jitted function: expected first derivatives alone, got the derivative of a gradient. To fix"
+    " it: call the original function where second derivatives are needed."
 )
 _CUT = "is_differentiable_outputs"  # Thunder's option, which says the same
 _SIDE = ("bw", "saved_tensors")  # what Thunder's second Function hands to the first

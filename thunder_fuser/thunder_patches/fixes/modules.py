@@ -28,13 +28,14 @@ from thunder.core.langctxs import Languages, resolve_language
 from thunder.core.module import ThunderModule
 from thunder.extend import TemporaryExecutor, get_always_executors, get_executor
 
+from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CopyError, FallbackWarning
-from thunder_fuser.source.warn import warn_at
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _EAGER = (
-    "generate() of a jitted module is the original's, which torch runs. To fix it: jit the original"
-    " by thunder.dynamo.thunderfx, or call original.compile(backend='thunder_fuser')."
+    "jitted.generate() runs the original model in eager torch. To fix it: write"
+    " model.compile(backend='thunder_fuser'), or thunder.dynamo.thunderfx(model), and generate"
+    " with that."
 )
 _OF_THUNDER = {  # attributes that a new jitted module has of its own
     "_modules", "_forward_fn", "_overrides_parameters", "_overrides_buffers", "_module_cache",

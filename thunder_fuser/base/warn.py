@@ -10,8 +10,16 @@ from __future__ import annotations
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TypeVar
 
-_PASSED = frozenset({"", "torch", "thunder", "thunder_fuser", "contextlib", "functools"})
+V = TypeVar("V")
+_PASSED = frozenset({
+    "", "torch", "thunder", "thunder_fuser", "contextlib", "functools", "threading", "concurrent",
+})  # fmt: skip
+# In a thread of the fuser: the user's line that started its job.
+_caller: ContextVar[tuple[str, int] | None] = ContextVar("caller", default=None)
 
 
 def warn_at(where: str, text: str, category: type[Warning]) -> None:
@@ -27,11 +35,25 @@ def line_of_the_call() -> str:
 
 
 def place_of_the_call() -> tuple[str, int] | None:
-    """File and line of the innermost frame outside of torch, Thunder and this package.
+    """File and line of the innermost frame outside of torch, Thunder, this package and threading.
 
     Generated code, which belongs to no module, is passed over too.
     """
     for frame, line in traceback.walk_stack(sys._getframe()):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _PASSED:
             return frame.f_code.co_filename, line
-    return None
+    return _caller.get()
+
+
+def called_from_here(job: Callable[[], V]) -> Callable[[], V]:
+    """The job for another thread; its warnings are about the user's line that runs now."""
+    place = place_of_the_call()
+
+    def run() -> V:
+        before = _caller.set(place)
+        try:
+            return job()
+        finally:
+            _caller.reset(before)
+
+    return run
