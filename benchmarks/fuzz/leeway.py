@@ -44,6 +44,7 @@ WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way
 GRADIENT = "an intermediate of torch's gradient overflows"
 SIGNS = "torch's gradient of copysign divides an infinity by itself"
 GELU = "gelu's gradient is a sum of products, and one of them is of an infinity and 0"
+ALONE = "the variance of one element is NaN: where only the mean is read, 0 times it may be too"
 POLE = "digamma is infinite at 0, by the sign of the zero, which is another in one-step lerp"
 SCORES = "attention's gradient has scores that are rounded at the size of a large mask"
 DIVIDED = "torch's gradient of a product divides by its factors where none of all rows is 0"
@@ -71,6 +72,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         by_zero = name in DIVISIONS and out.is_cuda and _has_zero(args[1])
         return BY_ZERO if by_zero else ""
     first = tensors[0]
+    if name in ("var_mean", "std_mean") and _is_finite(first) and bool(out.isnan().any()):
+        return ALONE
     if name in ("var_mean", "std_mean") and _cancels(first, of_all[1]):
         return NOISE
     if name == "_safe_softmax" and 1024 < _sizes(first).nan_to_num(0, 0).max():

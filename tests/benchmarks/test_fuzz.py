@@ -315,6 +315,11 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     leeway.COMPLEX_SUM: (lambda x: x.sum(0), [complex(INF, 1)], [1j, 2]),
     leeway.SPREAD: (lambda x: torch.var_mean(x)[1], [INF, 1.0], [1.0, 1e10]),
     leeway.COMPLEX: (lambda x: x.sin(), [complex(INF, INF)], [complex(INF, 1)]),
+    leeway.ALONE: (lambda x: torch.var_mean(x)[1], [1.0], [1.0, 2.0]),
+    leeway.POLE: (torch.digamma, [0.0], [1.0, NAN]),
+    leeway.GELU: (
+        lambda x: torch.ops.aten.gelu_backward(x, x * 0, approximate="tanh"), [INF], [1.0],
+    ),
     leeway.UNDEFINED: (lambda x: x.to(torch.float8_e4m3fn).int(), [NAN], [1.0]),
 }
 
