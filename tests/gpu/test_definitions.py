@@ -127,3 +127,17 @@ def test_the_device_of_a_call() -> None:
         assert torch.equal(fd.execute([x], device=device, _disable_options=["nvtx"])[0], -x)
     with pytest.raises(InputError, match="the device of the arguments"):
         fd.execute([x], device="meta")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_casts_to_8_bits_by_the_hardware(dtype: torch.dtype) -> None:
+    """Its instruction gives the largest float where torch gives NaN or infinity."""
+    edges = torch.tensor([448.0, 464.0, 480.0, 57344.0, 61440.0, 65536.0, 2.0**-10, 3e38])
+    near = torch.cat([torch.nextafter(edges, torch.tensor(to)) for to in (0.0, float("inf"))])
+    patterns = torch.randint(-(2**31), 2**31, (1 << 20,)).to(torch.int32).view(torch.float32)
+    brief = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16).float()
+    x = torch.cat([edges, near, -edges, -near, patterns, brief])
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.cast(fd.from_pytorch(x.cuda()), torch_dtype_to_nvfuser_dtype(dtype)))
+    (got,) = fd.execute([x.cuda()])
+    assert torch.equal(got.cpu().view(torch.uint8), x.to(dtype).view(torch.uint8))

@@ -1,7 +1,7 @@
 // provides: e4m3 e5m2 e8m0 e2m1x2 pack_e2m1_ unpack_e2m1_
 // needs: device bits half_bits convert
-// 8-bit floats, storage only: sign, exponent of 4 or 5 bits, mantissa of 3 or 2. The hardware converts
-// them from sm_89 on; integers do it everywhere.
+// 8-bit floats, storage only: sign, exponent of 4 or 5 bits, mantissa of 3 or 2. The hardware rounds
+// to them from sm_89 on, in a third of the instructions; integers do it everywhere.
 struct e4m3 { unsigned char bits; };  // no infinities: what is too large is NaN (127)
 struct e5m2 { unsigned char bits; };  // the upper half of an f16
 struct e8m0 { unsigned char bits; };  // the exponent of a float, a power of two; 255 is NaN
@@ -17,17 +17,26 @@ template <unsigned MANTISSA, unsigned BIAS> DEVICE unsigned round_to_float8(unsi
   const unsigned normal = (magnitude - ((127 - BIAS) << 23) + half) >> SHIFT;
   return magnitude < (128 - BIAS) << 23 ? tiny : normal;
 }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define ROUND_TO_FLOAT8(TYPE, MANTISSA, BIAS) \
+  unsigned short both; \
+  asm("cvt.rn.satfinite." #TYPE "x2.f32 %0, %1, %2;" : "=h"(both) : "f"(0.0f), "f"(value)); \
+  const unsigned finite = both & 0x7fu
+#else
+#define ROUND_TO_FLOAT8(TYPE, MANTISSA, BIAS) \
+  const unsigned finite = round_to_float8<MANTISSA, BIAS>(magnitude)
+#endif
 DEVICE unsigned char float_to_e4m3(float value) {
   const unsigned bits = float_bits(value), magnitude = bits & 0x7fffffffu;
-  const unsigned finite = round_to_float8<3, 7>(magnitude);
-  const unsigned code = magnitude < 0x43f00000u ? finite : 0x7fu;  // 480, what NaN would stand for
+  ROUND_TO_FLOAT8(e4m3, 3, 7);
+  const unsigned code = magnitude <= 0x43e80000u ? finite : 0x7fu;  // above 464: to 480, that is NaN
   return static_cast<unsigned char>(code | (bits >> 24 & 0x80u));
 }
 DEVICE unsigned char float_to_e5m2(float value) {
   const unsigned bits = float_bits(value), magnitude = bits & 0x7fffffffu;
-  const unsigned finite = round_to_float8<2, 15>(magnitude);
+  ROUND_TO_FLOAT8(e5m2, 2, 15);
   const unsigned large = magnitude > 0x7f800000u ? 0x7fu : 0x7cu;
-  const unsigned code = magnitude < 0x47800000u ? finite : large;  // 65536, above every e5m2
+  const unsigned code = magnitude < 0x47700000u ? finite : large;  // from 61440 on: to infinity
   return static_cast<unsigned char>(code | (bits >> 24 & 0x80u));
 }
 // A half rounds to the larger power of two; below the normal floats it rounds down, as in torch.
