@@ -62,6 +62,9 @@ REDUCING = set(words(
     _scaled_dot_product_flash_attention_backward"""
 ))
 
+# The logarithm of a sum of about 1, of which a unit in the last place is all that the result is.
+LOGARITHMS = set(words("_log_softmax logsumexp logcumsumexp"))
+
 # Words in a program for which the run in double may lend its class, and why.
 DOUBLE_CLASSES = {
     "remainder": "exact, where torch's float32 gives NaN for far operands",
@@ -186,11 +189,8 @@ class Shaken(TorchDispatchMode):
             self.open = self.open or NOISE
         if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):
             return out
-        if isinstance(out, (tuple, list)):
-            for one in out:
-                self._shaken(one, terms)
-        else:
-            self._shaken(out, terms)
+        for one in out if isinstance(out, (tuple, list)) else (out,):
+            self._shaken(one, terms, least=float(name in LOGARITHMS))
         return out
 
     def _meets_weak(self, name: str, args: tuple[Any, ...], out: Any) -> str:
@@ -214,8 +214,9 @@ class Shaken(TorchDispatchMode):
             one = one.to(dtype)
         return self._shaken(one.clone()) if is_inexact(one) else one
 
-    def _shaken(self, out: Any, terms: int = 1) -> Any:
-        """Moved in place: by more, where the order of so many terms makes a difference."""
+    def _shaken(self, out: Any, terms: int = 1, least: float = 0.0) -> Any:
+        """Moved in place: by more, where the order of so many terms makes a difference, and as if
+        no number were smaller than the least."""
         if not is_inexact(out) or not out.numel():
             return out
         self.count += 1
@@ -224,7 +225,8 @@ class Shaken(TorchDispatchMode):
         epsilon *= max(terms, 1) ** 0.5
         wide = out.detach().to(torch.complex128 if out.is_complex() else torch.float64).clone()
         parts = torch.view_as_real(wide) if out.is_complex() else wide
-        size = wide.abs().unsqueeze(-1) if out.is_complex() else wide.abs()
+        size = wide.abs().clamp(min=least)
+        size = size.unsqueeze(-1) if out.is_complex() else size
         drawn = torch.rand(parts.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         drawn = drawn if self.way is None else torch.full_like(drawn, self.way)
         moved = parts + size * drawn.to(parts.device) * epsilon
