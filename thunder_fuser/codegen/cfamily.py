@@ -200,9 +200,10 @@ def _math(p: CPrinter, value: nodes.Math) -> str:
     row, first = OPS[value.op], value.types[0]
     operands = [p.value(o, t) for o, t in zip(value.operands, value.types, strict=True)]
     decided_by = value.types[-1]
-    form = row.c if decided_by.is_float or not row.c_int else row.c_int
-    if decided_by.is_complex:
-        form = row.c_complex or row.c
+    form = row.c_complex if decided_by.is_complex else row.c_int
+    form = row.c if decided_by.is_float or not form else form
+    if value.op == "where" and decided_by.is_half and p.dialect == "cpu":
+        form = "choose_bits({0}, {1}, {2})"
     suffix = "" if decided_by is DataType.Double else "f"
     text = form.format(*operands, f=suffix, to=C_TYPES[value.dtype])
     if value.op != "cast" and first.bytes < 4 and value.dtype is first and not first.is_float:
