@@ -112,6 +112,9 @@ def test_eye(make: Callable[[], Tensor], door: str) -> None:
     torch.testing.assert_close(result, expected)
 
 
-def test_an_eye_that_requires_a_gradient() -> None:
-    with pytest.raises(ThunderLimitError, match=r"^torch\.eye: expected n, m.*got requires_grad"):
-        thunder_fuser.jit(lambda x: x * torch.eye(4, requires_grad=True))(torch.ones(4, 4))
+@pytest.mark.parametrize("name", ["requires_grad", "out"])
+def test_an_eye_with_more_arguments(name: str) -> None:
+    with pytest.raises(ThunderLimitError, match=rf"^torch\.eye: expected n, m.*got {name}\b"):
+        thunder_fuser.jit(lambda x: torch.eye(4, **{name: x if name == "out" else True}))(
+            torch.ones(4, 4)
+        )

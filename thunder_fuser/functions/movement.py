@@ -188,7 +188,7 @@ def eye(
     n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, **others: Any
 ) -> Any:
     """eye(2, 3)  ->  arange(2)[:, None] == arange(3)[None, :], as numbers."""
-    if refused := [name for name, value in others.items() if value not in _PLAIN]:
+    if refused := [name for name, value in others.items() if id(value) not in _PLAIN]:
         raise ThunderLimitError(
             "torch.eye", expected="n, m, dtype and device", got=", ".join(refused),
             do="make the tensor outside of the jitted function, and pass it as an argument",
@@ -198,7 +198,7 @@ def eye(
     return ltorch.to(is_one, torch.get_default_dtype() if dtype is None else dtype)
 
 
-_PLAIN = (None, False, torch.strided)  # values of the other arguments that change nothing
+_PLAIN = {*map(id, (None, False, torch.strided))}  # others that change nothing; a proxy's == traces
 
 
 def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
