@@ -273,6 +273,49 @@ def test_a_report_of_the_backend_by_its_name(door: Callable[[nn.Module], Any]) -
     assert kept() is None
 
 
+def test_a_function_that_runs_the_graphs_of_an_equal_one() -> None:
+    """Its error does not say that it was not called, and what it names to write has a report."""
+    torch._dynamo.reset()
+    models = nn.LayerNorm(8), nn.LayerNorm(8)
+    first, second = (torch.compile(model, backend="thunder_fuser") for model in models)
+    for compiled in (first, second):
+        compiled(torch.randn(4, 8))
+    assert report(first).fusions
+    with pytest.raises(InputError, match=r"graphs of an equal one.*backend=ThunderCompiler"):
+        report(second)
+    third = torch.compile(models[1], backend=ThunderCompiler(executors=[fuser]))
+    third(torch.randn(4, 8))
+    assert report(third).fusions
+
+
+TRANSFORMS: dict[str, Callable[[Tensor], Any]] = {
+    "grad": lambda x: torch.func.grad(lambda y: (y * y * x).sum())(x).tanh(),
+    "vmap": lambda x: torch.func.vmap(torch.sin)(x) * x,
+    "jvp": lambda x: torch.func.jvp(torch.sin, (x,), (x,))[1] * x,
+    "hessian": lambda x: torch.func.hessian(lambda y: (y**3).sum())(x) * x,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("by_name", [True, False], ids=["backend", "thunderfx"])
+def test_torch_runs_graphs_with_torch_func(name: str, by_name: bool) -> None:
+    """And nothing of torch.func stays open behind them."""
+    torch._dynamo.reset()
+    function = TRANSFORMS[name]
+    x, y = (torch.arange(1.0, 4.0, requires_grad=True) for _ in range(2))
+    compiled = (
+        torch.compile(function, backend="thunder_fuser") if by_name
+        else thunderfx(function, executors=[fuser])
+    )  # fmt: skip
+    result, expected = compiled(x), function(y)
+    torch.testing.assert_close(result, expected)
+    result.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert torch._C._functorch.get_interpreter_stack() is None
+    assert torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
+
+
 def test_explain_says_how_to_get_a_report() -> None:
     compiled = torch.compile(net(), backend="eager")
     with pytest.raises(InputError, match=r'got OptimizedModule.*write backend="thunder_fuser"'):

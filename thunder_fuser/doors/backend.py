@@ -48,5 +48,5 @@ def compile_graph(
         raise OptionError(f"{_DOOR}: executors", expected="a list with the fuser", got=got)
     compiler = ThunderCompiler(**keywords)
     compiled: GraphModule = compiler(graph, inputs)
-    note(compiled, compiler.subgraph_infos[0])
+    note(compiled, compiler.subgraph_infos)
     return compiled

@@ -21,14 +21,14 @@ _CALL = torch._TorchCompileWrapper.__call__.__code__
 _graphs: dict[int, list[ref[GraphModule]]] = {}
 
 
-def note(graph: GraphModule, info: Any) -> None:
-    """Notes a graph for the call of torch.compile that runs now. info: Thunder's on its parts."""
+def note(graph: GraphModule, infos: list[Any]) -> None:
+    """Notes a graph for the call of torch.compile that runs now. infos: Thunder's on its parts."""
     for frame, _ in traceback.walk_stack(sys._getframe()):
         if frame.f_code is _CALL:
             wrapper = frame.f_locals["self"]
             if id(wrapper) not in _graphs:
                 finalize(wrapper, _graphs.pop, id(wrapper), None)
-            graph.subgraph_info = info
+            graph.subgraph_infos = infos
             _graphs.setdefault(id(wrapper), []).append(ref(graph))
             return
 
@@ -38,4 +38,4 @@ def infos_of(wrapper: Any) -> list[Any] | None:
     if getattr(getattr(wrapper, "compiler_fn", None), "__module__", "") != _BACKEND:
         return None
     graphs = (graph() for graph in _graphs.get(id(wrapper), ()))
-    return [graph.subgraph_info for graph in graphs if graph is not None]
+    return [info for graph in graphs if graph is not None for info in graph.subgraph_infos]

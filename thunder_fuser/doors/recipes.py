@@ -67,8 +67,7 @@ class FuserRecipe(BaseRecipe):  # type: ignore[misc]
     def apply(self, model: Any) -> Any:
         """Raises OptionError for a plugin that lacks what it needs."""
         for plugin in self.plugins:
-            missing = missing_of(plugin)
-            if missing:
+            if missing := missing_of(plugin):
                 raise OptionError(
                     f"Thunder's plugin {type(plugin).__name__}", expected=missing, got="none here",
                     do="leave the plugin out",
