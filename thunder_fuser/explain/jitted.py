@@ -35,6 +35,9 @@ from thunder_fuser.trace.proxies import makes
 
 Jitted = Callable[..., Any]
 _LONGEST = 160
+_OWN_GRAPHS = (  # Dynamo tells no backend of a call that runs graphs of another function
+    ", or write backend=ThunderCompiler(executors=[fuser]) for graphs and a report of its own"
+)
 
 
 def jit(function: Callable[..., Any], **options: Value) -> Jitted:
@@ -155,13 +158,11 @@ def trace_text(jitted: Jitted) -> str:
         text = line.strip()
         if line.startswith("  ") and text and not text.startswith(("#", "del ", '"')):
             name = text.partition("= ")[2].partition("(")[0]
-            lines.append(f"  {_short(text.partition('  # ')[0])}{ops.get(name, '')}")
+            call = text.partition("  # ")[0]
+            # As the return with all values saved for the backward is.
+            call = call if len(call) <= _LONGEST else call[:_LONGEST] + " ..."
+            lines.append(f"  {call}{ops.get(name, '')}")
     return "\n".join(lines)
-
-
-def _short(line: str) -> str:
-    """A line, cut if it is long, as the return with all values saved for the backward is."""
-    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
 
 
 # ------------------------------------------------- a user's function -> the results of thunder.jit
@@ -171,15 +172,14 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 
     Raises InputError for a function that is none of the above, or was not called.
     """
-    every = [jitted]
-    if thunder.compile_stats(jitted) is None:
-        every = [graph for info in infos_of(jitted) for graph in info.thunder_compiled_fns]
+    of_dynamo = thunder.compile_stats(jitted) is None
+    every = [graph for info in infos_of(jitted) for graph in info.thunder_compiled_fns]
+    every = every if of_dynamo else [jitted]
     called = [graph for graph in every if thunder.compile_stats(graph).last_traces]
     if not called:
-        raise InputError(
-            "explain", expected="a function that was called", got="one that was not",
-            do="call it once with its arguments",
-        )  # fmt: skip
+        got = "one that was not" + ", or that runs the graphs of an equal one" * of_dynamo
+        do = "call it once with its arguments" + _OWN_GRAPHS * of_dynamo
+        raise InputError("explain", expected="a function that was called", got=got, do=do)
     return called
 
 
