@@ -112,6 +112,29 @@ def test_eye(make: Callable[[], Tensor], door: str) -> None:
     torch.testing.assert_close(result, expected)
 
 
+class Asking(Function):
+    """Asks ctx for what Thunder's has not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str) -> Tensor:
+        getattr(ctx, name)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient * 2, None
+
+
+@pytest.mark.parametrize(
+    "name", ["needs_input_grad", "mark_non_differentiable", "set_materialize_grads", "mark_dirty"]
+)
+def test_what_thunder_s_context_lacks(name: str) -> None:
+    with pytest.raises(ThunderLimitError, match=rf"got ctx\.{name} of an .*dynamo\.thunderfx"):
+        thunder_fuser.jit(lambda x: Asking.apply(x, name))(torch.ones(2))
+    with pytest.raises(AttributeError, match=r"^mine$"):
+        thunder_fuser.jit(lambda x: Asking.apply(x, "mine"))(torch.ones(2))
+
+
 @pytest.mark.parametrize("name", ["requires_grad", "out"])
 def test_an_eye_with_more_arguments(name: str) -> None:
     with pytest.raises(ThunderLimitError, match=rf"^torch\.eye: expected n, m.*got {name}\b"):

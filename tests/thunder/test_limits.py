@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import thunder
 import torch
 from thunder.dynamo import thunderfx
 from torch import nn
+from torch.autograd import forward_ad
 
 import thunder_fuser
 from thunder_fuser import fuser
@@ -102,8 +105,10 @@ def test_a_limit_of_thunder(
     [
         lambda x: torch.func.grad(torch.sum)(x * 1),
         lambda x: torch.func.jvp(torch.sin, (x,), (x,))[0],
+        lambda x: torch.func.vmap(torch.sin)(x) * 2,  # fails in the interpreter, without a level
+        lambda x: torch.func.jacrev(torch.sin)(x) * 2,
     ],
-    ids=["grad", "jvp"],
+    ids=["grad", "jvp", "vmap", "jacrev"],
 )
 def test_torch_func_leaves_nothing_open(function: Any, jit: Any) -> None:
     """An open level would wrap the results of all later calls of torch."""
@@ -114,6 +119,32 @@ def test_torch_func_leaves_nothing_open(function: Any, jit: Any) -> None:
     assert type(X * 2) is torch.Tensor
     torch.testing.assert_close(torch.func.jvp(torch.sin, (X,), (X,))[1], X.cos() * X)
     torch.testing.assert_close(thunder_fuser.jit(torch.sin)(X), X.sin())
+
+
+class Mine(Exception):
+    """An error of the user's program."""
+
+
+def test_levels_of_other_threads_stay() -> None:
+    """The level of dual tensors is the process's: another thread may open it during a trace."""
+
+    def open_level() -> None:
+        is_tracing.wait(60)
+        levels.enter_context(forward_ad.dual_level())
+        is_open.set()
+
+    def raises_meanwhile(x: torch.Tensor) -> None:
+        is_tracing.set()
+        is_open.wait(60)
+        raise Mine
+
+    is_tracing, is_open = Event(), Event()
+    with ExitStack() as levels:
+        Thread(target=open_level).start()
+        with pytest.raises(Mine):
+            thunder_fuser.jit(raises_meanwhile)(X)
+        dual = forward_ad.make_dual(X, X)
+        torch.testing.assert_close(forward_ad.unpack_dual(dual.sin()).tangent, X.cos() * X)
 
 
 @pytest.mark.parametrize("function", [asserts, raises])

@@ -39,7 +39,7 @@ from thunder_fuser.fast_path.autograd import connect
 from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
 from thunder_fuser.fast_path.torch_state import Environment, environment, without_autocast
 from thunder_fuser.source.torch_words import refuse_words
-from thunder_fuser.thunder_patches.fixes.argument_structure import structure_of
+from thunder_fuser.thunder_patches.fixes.arguments import structure_of
 from thunder_fuser.trace.proxies import bytes_of
 
 Jitted = Callable[..., Any]

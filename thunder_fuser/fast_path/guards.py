@@ -19,7 +19,7 @@
 
 A line without a shorter form is Thunder's own. So all of Thunder's guards are there, except three:
 torch's global state and the structure of the arguments, which are compared before (torch_state.py,
-argument_structure.py), and, if the trace writes nothing in place, which arguments share memory. An
+arguments.py), and, if the trace writes nothing in place, which arguments share memory. An
 error counts as a failed guard, as in Thunder.
 """
 
@@ -42,8 +42,7 @@ from torch import nn
 
 from thunder_fuser.fast_path.torch_state import Environment, environment_of
 from thunder_fuser.host.call.checks import Like, make_check
-from thunder_fuser.thunder_patches.fixes.argument_structure import Structure
-from thunder_fuser.thunder_patches.fixes.arguments import CHECK
+from thunder_fuser.thunder_patches.fixes.arguments import CHECK, Structure
 from thunder_fuser.thunder_patches.fixes.shared_arguments import (
     SharedLayouts,
     aliases_of,

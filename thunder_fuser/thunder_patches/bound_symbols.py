@@ -15,7 +15,7 @@ or three leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns
 from typing import Any
 
@@ -51,7 +51,10 @@ _SIMPLE = _PRINTED | {*_ROWS}
 
 def answer_fast(_: Hooks) -> None:
     """From now on, Thunder's passes call these functions."""
-    replace_everywhere(_ANSWERS)
+    replace_everywhere({
+        _producers_of_thunder: producers, _print_of_thunder: to_printable,
+        _map_of_thunder: safe_map_flat, _dce_of_thunder: dce, _tree_of_thunder: tree_map,
+    })  # fmt: skip
 
 
 def ask_fast(_: Hooks) -> None:
@@ -247,13 +250,3 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, **options: Any
 
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, Proxy) or type(value) in PLAIN
-
-
-# {Thunder's: ours}
-_ANSWERS: Mapping[Any, Any] = {
-    _producers_of_thunder: producers,
-    _print_of_thunder: to_printable,
-    _map_of_thunder: safe_map_flat,
-    _dce_of_thunder: dce,
-    _tree_of_thunder: tree_map,
-}

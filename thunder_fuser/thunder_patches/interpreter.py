@@ -35,9 +35,7 @@ from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.thunder_patches.interpreter_helpers import run, shortened
 from thunder_fuser.thunder_patches.patch import Hooks
 
-_HOOKS = (
-    "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks",
-)  # fmt: skip
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS: tuple[Mapping[int, Any], ...] = (
     of_torch._global_backward_hooks, of_torch._global_backward_pre_hooks,
     of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks,

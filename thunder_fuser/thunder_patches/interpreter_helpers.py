@@ -107,10 +107,6 @@ def _each(iterable: Any) -> Iterator[Any]:
 # ----------------------------------------------------------------------------------------- helpers
 
 
-def _next(_: Any, iterator: Any) -> Any:
-    return _method(iterator, "__next__")
-
-
 def _next_of_sequence(_: Any, self: Any) -> Any:
     if _attribute(self, "is_reversed").value:
         return NotImplemented
@@ -230,7 +226,7 @@ _OF_INTERPRETER = "thunder.core.interpreter:"
 _OF_DTENSORS = "thunder.torch.experimental.dtensor_torch_and_prims:dispatch_to_impl"
 # {(a function of Thunder's, the function inside of it that is interpreted): what is called instead}
 _INSIDE: Mapping[tuple[str, str], Helper] = {
-    (_OF_INTERPRETER + "_next_lookaside", "impl"): _next,
+    (_OF_INTERPRETER + "_next_lookaside", "impl"): lambda _, it: _method(it, "__next__"),
     (_OF_INTERPRETER + "_for_iter_handler", "_next_impl"): lambda _, it: _call(next, it),
     (_OF_INTERPRETER + "_iter_lookaside", "nosentinel_impl"): lambda _, iterable: (
         _method(iterable, "__iter__") if _has(iterable, "__iter__") else NotImplemented
@@ -260,7 +256,6 @@ _INSIDE: Mapping[tuple[str, str], Helper] = {
     (_OF_DTENSORS, "wrapper"): _on_dtensors,
 }
 READ = tuple({place: None for place, _ in _INSIDE})
-
 
 CODES: tuple[tuple[CodeType, Helper], ...] = (  # before anything in Thunder is replaced
     *((_inside(there(outer).__code__, name), _INSIDE[outer, name]) for outer, name in _INSIDE),

@@ -18,14 +18,16 @@ import traceback
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import thunder
 import torch
-from thunder.core import jit_ext
+from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import InterpreterError, get_interpreterruntimectx, unwrap
+from torch._C import _functorch
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad
+from torch.autograd.function import FunctionCtx
 
 from thunder_fuser.base.warn import line_of_the_call
 from thunder_fuser.errors import ThunderLimitError
@@ -34,11 +36,14 @@ from thunder_fuser.thunder_patches.patch import Hooks
 _THUNDER = Path(thunder.__file__).parent
 _LIBRARIES = {_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1]}
 _REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
+_READS_FRAME = interpreter._run_frame.__code__
 _OF_LIMITS = (AssertionError, NotImplementedError, InterpreterError)
+_OF_CONTEXTS = {"needs_input_grad", *vars(FunctionCtx)}  # of those that Thunder's has not
 _BY_DYNAMO = (
     "call thunder.dynamo.thunderfx(function_or_module, executors=[fuser]) instead of jit: it runs"
     " such lines in Python, and compiles the others"
 )
+_TORCH_FUNC = str(Path("torch", "_functorch"))
 _STORES = "stores"  # an attribute of Thunder's context: {(id of its dict, name): file:line}
 
 
@@ -48,7 +53,7 @@ def explain_limits(hooks: Hooks) -> None:
 
     @wraps(of_thunder)
     def traced(fn: Any, *args: Any, **options: Any) -> Any:
-        before = _TorchFunc.now()
+        before = _TorchFunc()
         try:
             return of_thunder(fn, *args, **options)
         except Exception as error:
@@ -79,36 +84,27 @@ def _note_stores(method: Any) -> None:
     jit_ext._general_jit_lookaside_map[method] = stored
 
 
-class _TorchFunc(NamedTuple):
-    """What torch.func sets while a transform is open, and resets at its end."""
+class _TorchFunc:
+    """What torch.func sets in this thread while a transform is open, and resets at its end."""
 
-    levels: int
-    hooks_message: str | None  # why saved tensors may have no hooks
-    dual_level: int
-    nested_jvps: int
-    allows_in_place: bool
-
-    @classmethod
-    def now(cls) -> _TorchFunc:
-        return cls(
-            len(torch._C._functorch.get_interpreter_stack() or ()),
-            torch._C._autograd._saved_tensors_hooks_get_disabled_error_message(),
-            forward_ad._current_level, eager_transforms.JVP_NESTING,
-            torch._C._functorch.get_inplace_requires_grad_allowed(),
-        )  # fmt: skip
+    def __init__(self) -> None:
+        self.levels = len(_functorch.get_interpreter_stack() or ())
+        self.why_no_hooks = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+        self.allows_in_place = _functorch.get_inplace_requires_grad_allowed()
 
     def restore(self) -> bool:
         """Ends what was opened since; True if there was any."""
-        now = _TorchFunc.now()
-        if now == self:
+        now = _TorchFunc()
+        if vars(now) == vars(self):
             return False
         for _ in range(now.levels - self.levels):
-            torch._C._functorch.pop_dynamic_layer_stack()
-        for _ in range(now.dual_level - self.dual_level):
-            forward_ad.exit_dual_level()
-        eager_transforms.JVP_NESTING = self.nested_jvps
-        torch._C._functorch.set_inplace_requires_grad_allowed(self.allows_in_place)
-        if self.hooks_message is None:
+            is_jvp = _functorch.peek_interpreter_stack().key() == _functorch.TransformType.Jvp
+            _functorch.pop_dynamic_layer_stack()
+            eager_transforms.JVP_NESTING -= is_jvp  # of all threads, as the level of dual tensors
+            if is_jvp and not eager_transforms.JVP_NESTING and forward_ad._current_level >= 0:
+                forward_ad.exit_dual_level()
+        _functorch.set_inplace_requires_grad_allowed(self.allows_in_place)
+        if self.why_no_hooks is None:
             torch._C._autograd._saved_tensors_hooks_enable()
         return True
 
@@ -117,10 +113,13 @@ def _limit(error: BaseException, in_torch_func: bool) -> ThunderLimitError | Non
     """The error in words; None if it is the user's."""
     frames = [*traceback.walk_tb(error.__traceback__)]
     last, _ = frames[-1]
+    frames += _interpreted(error.__cause__)
     do = _BY_DYNAMO
-    if in_torch_func:
+    if in_torch_func or any(_TORCH_FUNC in frame.f_code.co_filename for frame, _ in frames):
         (_, where), got = _read(error, frames), "a transform of torch.func"
         do = "call the function that uses torch.func without jit, and jit what it does not call"
+    elif isinstance(error, AttributeError) and str(error) in _OF_CONTEXTS:
+        (_, where), got = _read(error, frames), f"ctx.{error} of an autograd.Function"
     elif isinstance(error, _OF_LIMITS) and _THUNDER in Path(last.f_code.co_filename).parents:
         got, where = _stored(last) or _read(error, frames)
     else:
@@ -129,6 +128,13 @@ def _limit(error: BaseException, in_torch_func: bool) -> ThunderLimitError | Non
         "Thunder cannot trace this program", expected="what its interpreter can read", got=got,
         where=where or line_of_the_call(), do=do,
     )  # fmt: skip
+
+
+def _interpreted(cause: BaseException | None) -> list[tuple[FrameType, int]]:
+    """What Thunder's interpreter read when it failed itself, which is not in its traceback."""
+    inside = traceback.walk_tb(getattr(cause, "__traceback__", None))
+    read = [frame.f_locals["frame"] for frame, _ in inside if frame.f_code is _READS_FRAME]
+    return [(frame.get_or_make_python_frame(), frame.positions.lineno) for frame in read]
 
 
 def _stored(frame: FrameType) -> tuple[str, str] | None:

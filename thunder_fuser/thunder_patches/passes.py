@@ -37,8 +37,7 @@ _TREES = (tuple, list, dict, type(None))
 
 _flatten_of_thunder = pytree.tree_flatten
 _peel_of_thunder = pytree.tree_flatten_with_dataclass
-_signatures: WeakKeyDictionary[FunctionType, tuple[inspect.Signature, int]]
-_signatures = WeakKeyDictionary()
+_signatures: WeakKeyDictionary[FunctionType, tuple[inspect.Signature, int]] = WeakKeyDictionary()
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -61,8 +60,11 @@ def claim_once(hooks: Hooks) -> None:
     is_real: ContextVar[bool] = ContextVar("is_real", default=False)
 
     def claimed(trace: TraceCtx, executors: Any) -> TraceCtx:
-        is_trial = not is_real.get() and hooks.compilation() is not None
-        return trace if is_trial and not _waits(trace) else claims(trace, executors)
+        if not is_real.get() and hooks.compilation() is not None:
+            kinds = {part.sym.id for bsym in trace.bound_symbols for part in parts(bsym)}
+            if kinds.isdisjoint({Collectives.WAIT, wait_prim_impl.id}):
+                return trace
+        return claims(trace, executors)
 
     def transform_for_execution(trace: TraceCtx, executors_list: Any) -> TraceCtx:
         token = is_real.set(True)
@@ -73,11 +75,6 @@ def claim_once(hooks: Hooks) -> None:
 
     passes._transform_for_operator_executor_execution = claimed
     passes.transform_for_execution = transform_for_execution
-
-
-def _waits(trace: TraceCtx) -> bool:
-    kinds = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
-    return any(kind in (Collectives.WAIT, wait_prim_impl.id) for kind in kinds)
 
 
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:

@@ -9,8 +9,12 @@
       check_structure(args, kwargs)             new: (x, None) has another program than (x, mask)
       x: "cpu f32[3]" = args[0]
 
-Replaced: `thunder_general_jit` as thunder.jit calls it. Without the check, f(x, mask), f(x, None)
-and f(x, mask) compute the third result without the mask: the newest program fits.
+    structure_of((x, None, [y, 2.0], {"scale": z}), {"dtype": torch.float32})
+->  [0, None, [list, 0, 0], [dict, ("scale", 0)], {"dtype": [dtype, torch.float32]}]
+
+A tensor, a number or a string is a 0: guards compare it. Without the check, f(x, mask), f(x, None)
+and f(x, mask) compute the third result without the mask: the newest program fits. Replaced:
+`thunder_general_jit` as thunder.jit calls it.
 
 It also sets the stack of autocasts to those of the call. Thunder pushes to it at each call and
 never pops, so a call outside of autocast was traced as if it were inside.
@@ -19,6 +23,8 @@ never pops, so a call outside of autocast was traced as if it were inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
+from numbers import Number
 from typing import Any
 
 import thunder
@@ -29,15 +35,15 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceResults, tracectx
 
 from thunder_fuser.options import option
-from thunder_fuser.thunder_patches.fixes.argument_structure import structure_of
-from thunder_fuser.thunder_patches.fixes.shared_arguments import (
-    SharedLayouts,
-    layouts_of,
-    note_one_tensors,
-)
+from thunder_fuser.thunder_patches.fixes import shared_arguments
 from thunder_fuser.thunder_patches.patch import Hooks
 
+Structure = list[Any]
+
 CHECK = "check_structure"
+_COMPARED = (torch.Tensor, Number, str)
+_USUAL = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str})
+_CONSTANT = (type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class StructureCheck:
@@ -46,7 +52,7 @@ class StructureCheck:
     layouts: how those that share memory lie in it; () if the program writes none of them.
     """
 
-    layouts: SharedLayouts = ()
+    layouts: shared_arguments.SharedLayouts = ()
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.expected = structure_of(args, kwargs)
@@ -54,7 +60,7 @@ class StructureCheck:
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if structure_of(args, kwargs) != self.expected:
             raise LookupError("arguments of another structure")
-        if self.layouts and layouts_of(args, kwargs) != self.layouts:
+        if self.layouts and shared_arguments.layouts_of(args, kwargs) != self.layouts:
             raise LookupError("arguments that share memory in another way")
 
 
@@ -74,7 +80,8 @@ def compare_arguments(_: Hooks) -> None:
             stack.popleft()
         check = StructureCheck(args, kwargs)  # before the function may change its arguments
         results = of_thunder(function, args, kwargs, **options)
-        check.layouts = note_one_tensors(results.computation_trace, args, kwargs)
+        trace = results.computation_trace
+        check.layouts = shared_arguments.note_one_tensors(trace, args, kwargs)
         prologue = results.prologue_trace
         taken = [
             (at, bsym.output) for at, bsym in enumerate(prologue.bound_symbols)
@@ -106,3 +113,24 @@ def effect(name: str, function: Callable[..., None]) -> Symbol:
         name, lambda *read: None, id=name, is_prim=True, python_impl=function,
         tags=(OpTags.DONT_DCE,), _bind_postprocess=bind,
     )  # fmt: skip
+
+
+def structure_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Structure:
+    """Equal for two calls that one program may serve, as far as guards do not tell."""
+    structure: Structure = [0 if type(arg) in _USUAL else _part(arg) for arg in args]
+    if kwargs:
+        structure.append({name: _part(arg) for name, arg in kwargs.items()})
+    return structure
+
+
+def _part(value: Any) -> Any:
+    kind = type(value)
+    if value is None:
+        return None
+    if kind in _USUAL or isinstance(value, _COMPARED):
+        return 0
+    if isinstance(value, (list, tuple)):
+        return [kind, *map(_part, value)]
+    if isinstance(value, dict):
+        return [kind, *((key, _part(item)) for key, item in value.items())]
+    return [kind, value] if isinstance(value, _CONSTANT) else kind

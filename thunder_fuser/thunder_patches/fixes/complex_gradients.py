@@ -41,11 +41,8 @@ ANALYTIC = (
     _P.EXP, _P.EXP2, _P.EXPM1, _P.LOG, _P.LOG2, _P.LOG10, _P.LOG1P, _P.SIN, _P.COS, _P.TAN,
     _P.SINH, _P.COSH, _P.TANH, _P.ASIN, _P.ACOS, _P.ATAN, _P.ASINH, _P.ACOSH, _P.ATANH,
 )  # fmt: skip
-
-
-_RULES = "thunder.core.transforms"
 RULES = tuple(
-    f"{_RULES}:{'_grad_fn_map' if id in _grad_fn_map else 'backward_impls'}[{id}]"
+    f"thunder.core.transforms:{'_grad_fn_map' if id in _grad_fn_map else 'backward_impls'}[{id}]"
     for id in (*ANALYTIC, PrimIDs.ABS)
 )
 

@@ -88,9 +88,8 @@ def keep_types_of_quotients(hooks: Hooks) -> None:
         if not _tensors((result,)) or hooks.compilation() is None:
             return result
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-        return clang.maybe_convert_to_dtype(
-            result, utils.elementwise_type_promotion(a, b, type_promotion_kind=kind)[1]
-        )
+        dtype = utils.elementwise_type_promotion(a, b, type_promotion_kind=kind)[1]
+        return clang.maybe_convert_to_dtype(result, dtype)
 
     clang._floor_divide_float = floor_divide
 
