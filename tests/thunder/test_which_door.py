@@ -46,6 +46,26 @@ class Square(torch.autograd.Function):
         return 2 * x * gradient
 
 
+class Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        return first * 2 + second * 3
+
+
+class Asking(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor | None:
+        return gradient * 2 if ctx.needs_input_grad[0] else None
+
+
 class Program(nn.Module):
     """A function of modules and a tensor."""
 
@@ -68,6 +88,9 @@ def _encoder() -> nn.Module:
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "`nn.MultiheadAttention`": lambda: Program(
+        lambda net, x: net(x, x, x), nn.MultiheadAttention(8, 2, batch_first=True)
+    ),
+    "`nn.MultiheadAttention`, called with `need_weights=False`": lambda: Program(
         lambda net, x: net(x, x, x, need_weights=False)[0],
         nn.MultiheadAttention(8, 2, batch_first=True),
     ),
@@ -93,6 +116,16 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "`x * torch.eye(8)`": lambda: Program(lambda x: x * torch.eye(8)),
     "a named tuple as a result": lambda: Program(lambda x: Pair(x.tanh(), x.exp())),
     "`torch.autograd.Function`": lambda: Program(lambda x: Square.apply(x).tanh()),
+    "`torch.autograd.Function` with two results": lambda: Program(
+        lambda x: torch.add(*Both.apply(x)).tanh()
+    ),
+    "`torch.autograd.Function` that asks for `ctx.needs_input_grad`": lambda: Program(
+        lambda x: Asking.apply(x).tanh()
+    ),
+    "`torch.func.grad`": lambda: Program(
+        lambda x: torch.func.grad(lambda y: (y * y * y).sum())(x) * 2
+    ),
+    "`torch.func.vmap`": lambda: Program(lambda x: torch.func.vmap(torch.tanh)(x) * 2),
     "`checkpoint(use_reentrant=False)`": lambda: Program(
         lambda net, x: checkpoint(net, x, use_reentrant=False).tanh(), _linear()
     ),
