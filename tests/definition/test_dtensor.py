@@ -71,7 +71,7 @@ def test_parts_of_other_sizes_are_refused_after_equal_ones(mesh: DeviceMesh) -> 
         fd.add_output(fd.ops.sum(fd.define_tensor(shape=[-1, -1]), [1]))
     even = dtensor(torch.ones(2, 4), mesh, Shard(0))
     assert fd.execute([even])[0].shape == (8,)
-    with pytest.raises(InputError, match="a multiple of 4 devices.* got size 7"):
+    with pytest.raises(InputError, match=r"a multiple of 4 devices.* got size 7"):
         fd.execute([dtensor(torch.ones(2, 4), mesh, Shard(0), shape=(7, 4), stride=(4, 1))])
 
 
