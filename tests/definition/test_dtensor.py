@@ -66,6 +66,15 @@ def test_an_argument_defined_behind_an_op(mesh: DeviceMesh) -> None:
     assert torch.equal(result.to_local(), ours[1] - ours[0])
 
 
+def test_parts_of_other_sizes_are_refused_after_equal_ones(mesh: DeviceMesh) -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor(shape=[-1, -1]), [1]))
+    even = dtensor(torch.ones(2, 4), mesh, Shard(0))
+    assert fd.execute([even])[0].shape == (8,)
+    with pytest.raises(InputError, match=r"a multiple of 4 devices.* got size 7"):
+        fd.execute([dtensor(torch.ones(2, 4), mesh, Shard(0), shape=(7, 4), stride=(4, 1))])
+
+
 def test_from_pytorch_is_of_the_whole_tensor(mesh: DeviceMesh) -> None:
     given = dtensor(torch.ones(2, 4), mesh, Shard(0))
     with FusionDefinition() as fd:

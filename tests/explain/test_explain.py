@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,10 @@ def test_the_demo_fails_with_an_error_out_of_tolerance(
     monkeypatch.setattr(demo, "BLOCKS", ("gpt2",))
     assert main(["demo", "--device", "cpu", "--small", "--dtype", "f32"]) == 1
     assert "TOO LARGE" in capsys.readouterr().out
+
+
+def test_a_folder_within_a_path_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/tmp", *sys.path])
+    for where in ("/home/ann/tmp/model.py:3", "/mnt/tmp/a.py:1", "tmp/b.py:2"):
+        assert shown_lines(where) == where
+    assert shown_lines("/tmp/a.py:1, /tmp/b.py:2") == "a.py:1, b.py:2"

@@ -69,7 +69,7 @@ def test_what_draws_waits_for_other_threads() -> None:
         for _ in range(2):
             with pytest.raises(CaptureBusyError) as caught:
                 piece.capture()
-    assert "got loader; and without the generator RuntimeError: the generator is not in" in str(
+    assert "got loader (a capture without them: RuntimeError: the generator is not in" in str(
         caught.value
     )
     assert piece.capture() is RECORDING

@@ -53,7 +53,7 @@ def test_both_dialects_provide_the_same_scalars() -> None:
     memory, short = {"lde", "prefetch"}, {"short_erf", "short_exp"}
     assert of["cuda"] - of["cpu"] == blocks | clusters | memory | short
     assert of["cpu"] - of["cuda"] == {
-        "philox_fill", "scan_row", "Stream", "total", "same_lanes", "choose_bits"
+        "philox_fill", "scan_row", "Stream", "total", "same_lanes"
     }  # fmt: skip
 
 

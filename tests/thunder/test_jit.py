@@ -137,7 +137,7 @@ def test_a_second_derivative_raises_where_no_gradient_of_a_result_asks_for_one(
             found.norm().backward()
 
 
-TWICE = "got a derivative of a gradient"
+TWICE = "got the derivative of a gradient"
 
 
 def test_what_asks_torch_for_a_second_derivative_raises() -> None:

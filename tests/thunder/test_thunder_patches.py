@@ -304,7 +304,7 @@ def test_second_derivatives_are_refused(jit: Jit) -> None:
     for _ in range(2):
         (gradient,) = torch.autograd.grad(jitted(x), x, create_graph=True)
         torch.testing.assert_close(gradient, 3 * x * x)
-        with pytest.raises(RuntimeError, match="got a derivative of a gradient"):
+        with pytest.raises(RuntimeError, match="got the derivative of a gradient"):
             gradient.sum().backward()
     weight = torch.ones(3, requires_grad=True)  # the loss depends on x through another operand
     (gradient,) = torch.autograd.grad(jitted(x * weight), weight, create_graph=True)

@@ -82,9 +82,7 @@ class CpuPrinter(CPrinter):
                 return [head]  # the outer loop's collapse(2) includes it
             both = " collapse(2)" if inside else ""
             return [f"#pragma omp parallel for{both} num_threads(threads) if (threads > 1)", head]
-        if loop.parallel is not ParallelType.VECTORIZE:
-            return [head]
-        return [self._simd(loop), head]
+        return [self._simd(loop), head] if loop.parallel is ParallelType.VECTORIZE else [head]
 
     def _simd(self, loop: For) -> str:
         clauses = [f"reduction({op}_{v.dtype.short} : {v.name})" for op, v in loop.accumulators]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -68,8 +69,8 @@ def from_here(text: str) -> str:
     imported = sorted(filter(os.path.isabs, sys.path), key=len, reverse=True)
     packages = [path for path in imported if path.endswith(("site-packages", "dist-packages"))]
     for folder in dict.fromkeys((*packages, str(Path.cwd()), *imported)):
-        if folder != os.sep:
-            text = text.replace(f"{folder}{os.sep}", "")
+        if folder != os.sep:  # where a path begins
+            text = re.sub(rf"(?<![\w.\-/\\]){re.escape(folder + os.sep)}", "", text)
     return text
 
 
@@ -86,9 +87,7 @@ def shortened(text: str, most: int = 200) -> str:
 # --------------------------------------------------------------------------------- tables, sizes
 
 
-def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int] = ()
-) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int] = ()) -> str:
     """The rows under their heads, each line indented by two. A column's longest cells are broken
     into lines of its number in `widths`.
 

@@ -41,7 +41,7 @@ from thunder_fuser.sharding.place import place
 from thunder_fuser.sharding.placements import annotated
 from thunder_fuser.target import Target
 
-MOST_SHAPES = 256  # sets of local shapes for which an entry caches the results' placements
+MOST_SHAPES = 256  # sets of whole shapes for which an entry caches the results' placements
 
 
 class LocalFusion(Protocol):
@@ -70,7 +70,7 @@ class ShardedEntry:
     ) -> list[Any]:
         """The results as DTensors."""
         local = [local_of(value) if is_dtensor(value) else value for value in arguments]
-        key = tuple(v.shape if isinstance(v, torch.Tensor) else None for v in local)
+        key = tuple(v.shape if isinstance(v, torch.Tensor) else None for v in arguments)
         specs = self._specs.get(key)
         places = self._places(arguments, local) if specs is None else []
         results = self._executable.execute(local, target, schedules)
@@ -87,6 +87,7 @@ class ShardedEntry:
     def _places(self, arguments: Sequence[Any], local: Sequence[Any]) -> list[TorchPlacements]:
         """The placements of the results. CommunicationError if DTensor's rules give others."""
         fusion = self._executable.fusion
+        records_of(fusion, arguments)  # InputError where devices would have parts of other sizes
         executable, values = self._executable.bind(local)
         check_arguments(executable.fusion, values)
         special = specialise(fusion, input_keys(fusion, tuple(values)))
@@ -172,7 +173,5 @@ def _propagated(fusion: Fusion, arguments: Sequence[Any]) -> list[TorchPlacement
 
 def _without_data(value: Any) -> Any:
     local = value.to_local()
-    empty = torch.empty_strided(
-        local.shape, local.stride(), dtype=local.dtype, device=local.device
-    )
+    empty = torch.empty_strided(local.shape, local.stride(), dtype=local.dtype, device=local.device)
     return dtensor_of(empty, value._spec)

@@ -69,8 +69,7 @@ def declarations(names: set[str], *, vectors: bool) -> str:
 
 
 def _declaration(name: str) -> str:
-    arguments = ", ".join([_real(name)] * ARITY[name])
-    return f'extern "C" {_real(name)} {name}({arguments}) noexcept;\n'
+    return f'extern "C" {_real(name)} {name}({", ".join([_real(name)] * ARITY[name])}) noexcept;\n'
 
 
 def _real(name: str) -> str:
