@@ -274,18 +274,10 @@ def claims(monkeypatch: pytest.MonkeyPatch, **given: Any) -> int:
 def test_operations_are_claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     alone, ours = claims(monkeypatch, executors=[]), claims(monkeypatch, executors=[fuser])
     assert ours == alone - 1
-    monkeypatch.setattr(passes, "_waits", lambda trace: True)
-    assert claims(monkeypatch, executors=[fuser]) == alone
-
-
-def test_a_trace_that_waits_for_a_collective() -> None:
-    """The primitive of Thunder may be a part of a bound symbol."""
-    trace = TraceCtx(None)
-    trace.bound_symbols = [symbol.BoundSymbol(prims.add, (1, 2), {}, 3)]
-    assert not passes._waits(trace)
+    # Not so with a collective, which may be a part of a bound symbol.
     wait = symbol.BoundSymbol(distributed.wait, (), {}, None)
-    trace.bound_symbols.append(symbol.BoundSymbol(prims.add, (1, 2), {}, 3, (wait,)))
-    assert passes._waits(trace)
+    monkeypatch.setattr(passes, "parts", lambda bsym: [bsym, wait])
+    assert claims(monkeypatch, executors=[fuser]) == alone
 
 
 def test_a_model_returns_a_dataclass() -> None:
