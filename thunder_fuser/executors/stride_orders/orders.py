@@ -37,7 +37,8 @@ Orders = Mapping[str, Order]
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
 _ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
-_OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
+_OF_SAME_AXES = (PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG)
+_WITHOUT_ORDER = {*VIEWS, "torch.cumsum"}.difference(_OF_SAME_AXES)
 
 
 def orders_in(region: Region, memory: RegionMemory, inputs: Orders) -> Orders:
@@ -139,14 +140,13 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
 
 def _models(leaf: BoundSymbol, result: Proxy) -> Sequence[Proxy]:
     """The operands whose order a result may have."""
-    if leaf.sym.id in {*_OF_OTHER_AXES, "torch.cumsum"} or not isinstance(result, TensorProxy):
+    if leaf.sym.id in _WITHOUT_ORDER or not isinstance(result, TensorProxy):
         return []
     if leaf.sym.id in COPIES:
         return reads(leaf)[1:]
     if leaf.sym.id in FENCES:
         return [old for old, renamed in renamed_by(leaf) if renamed.name == result.name]
-    tensors = [proxy for proxy in reads(leaf) if isinstance(proxy, TensorProxy)]
-    tensors = [tensor for tensor in tensors if tensor.ndim == result.ndim > 1]
+    tensors = [p for p in reads(leaf) if isinstance(p, TensorProxy) and p.ndim == result.ndim > 1]
     if leaf.sym.id in _OTHER_SIZES:
         return tensors
     return [*models_of(((tensor, tensor._shape) for tensor in tensors), result._shape)]
