@@ -28,6 +28,7 @@ class Replayed:
     keeps: bool
     outputs: tuple[Any, ...] = ()
     replays: int = 0
+    bytes: int = 1 << 20
 
     def replay(self) -> None:
         self.replays += 1

@@ -21,7 +21,8 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
-from thunder_fuser.executors.cuda_graphs.replay import compact
+from thunder_fuser.executors.cuda_graphs import graph, transform
+from thunder_fuser.executors.cuda_graphs.graph import compact
 from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs, on_host, pieces_in
 from thunder_fuser.explain import report
 from thunder_fuser.explain.captured import captured_in
@@ -66,8 +67,23 @@ def replays(recorder: CpuRecorder) -> list[int]:
     return [one.replays for one in recorder.recordings]
 
 
+@pytest.fixture
+def all_handed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No result is too small to be handed out without a copy."""
+    for module in (graph, transform):
+        monkeypatch.setattr(module, "LEAST_HANDED", 0)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_as_without_graphs(scenario: Scenario) -> None:
+    recorder = CpuRecorder()
+    scenario(lambda f, **given: (in_graphs(f, recorder, **given), jit(f, strict=True)), CPU)
+    assert any(one.replays for one in recorder.recordings)
+
+
+@pytest.mark.usefixtures("all_handed")
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_as_without_graphs_where_no_result_is_copied(scenario: Scenario) -> None:
     recorder = CpuRecorder()
     scenario(lambda f, **given: (in_graphs(f, recorder, **given), jit(f, strict=True)), CPU)
     assert any(one.replays for one in recorder.recordings)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Captures the launches of a function in a CUDA graph, with the memory that they read and write.
 
-The graphs of a device share a memory pool, so one graph may overwrite results of another. So a
+Graphs whose results are copied share a memory pool, so one may overwrite results of another. So a
 replay waits for all earlier replays, on whichever stream they ran. And its caller holds `lock`
-until it has enqueued the copies of the results. A graph whose results are not copied gets its own
-pool.
+until it has enqueued the copies of the results. A graph that hands results out gets its own pool.
 
 Other threads may draw from torch's generator while a graph is captured: it is left free. A function
 that draws from it is captured with it, but only while no other thread runs.
@@ -32,11 +31,15 @@ Function = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """inputs: the tensors that the graph reads. outputs: those that it writes at each replay."""
+    """inputs: the tensors that the graph reads. outputs: those that it writes at each replay.
+
+    bytes: what the device reserved for it, where no other thread reserved memory meanwhile.
+    """
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     replay: Callable[[], None]
+    bytes: int
 
 
 class CudaRecorder:
@@ -94,11 +97,13 @@ class CudaRecorder:
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
             with captured:
+                before = torch.cuda.memory_reserved(self._device)
                 inputs = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
                 outputs = tuple(run(*inputs))
             if not keeps:
                 self._graphs.add(graph)
-            return Recording(inputs, outputs, graph.replay)
+            taken = torch.cuda.memory_reserved(self._device) - before
+            return Recording(inputs, outputs, graph.replay, taken)
 
         def without() -> Recording:
             graph = DriverGraph(self._device.index, pool)

@@ -38,12 +38,13 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input, Recorder
+from thunder_fuser.executors.cuda_graphs.graph import LEAST_HANDED, Recorder
+from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
 from thunder_fuser.source.jit_options import options_of_jit
-from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts, reads
+from thunder_fuser.trace.proxies import FENCES, VIEWS, bytes_of, makes, overwritten, parts, reads
 
 _LEAST = 2  # launches of a piece: a replay costs more than one
 # Thunder's prims and the symbols of its executor for torch.
@@ -295,6 +296,7 @@ class _Split:
             self.owner.graphs_on(_device_of(calls[0])),
             names=[bsym.sym.name for bsym in calls],
             saved=() if self.is_backward else saved,
+            hands=any(bytes_of(proxy) >= LEAST_HANDED for proxy in results),
             options=self.options,
         )
         symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
