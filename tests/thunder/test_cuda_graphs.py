@@ -21,7 +21,6 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
-from thunder_fuser.executors.cuda_graphs import graph, transform
 from thunder_fuser.executors.cuda_graphs.graph import Graph, compact
 from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs, on_host, pieces_in
 from thunder_fuser.explain import report
@@ -65,13 +64,6 @@ def matrices(rows: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 
 def replays(recorder: CpuRecorder) -> list[int]:
     return [one.replays for one in recorder.recordings]
-
-
-@pytest.fixture
-def all_handed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No result is too small to be handed out without a copy."""
-    for module in (graph, transform):
-        monkeypatch.setattr(module, "LEAST_HANDED", 0)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
