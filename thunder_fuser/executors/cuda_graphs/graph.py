@@ -4,9 +4,8 @@
     memory of the graph    [ saved for a backward | a gradient of 4 MiB | a loss ]
     what a replay gives      the same memory        the same memory       a copy
 
-Whoever holds a value in the memory of a graph keeps it from being replayed. Small results are
-copied, since a caller may keep them for long, as a list of losses. A graph that `copies` copies all
-results, since those of an earlier one were kept. See docs/adr/0042.
+Whoever holds a value in the memory of a graph keeps it from being replayed. Small results of a
+forward are copied, since a caller may keep them for long, as a list of losses. See docs/adr/0042.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 
 from thunder_fuser.runtime.cuda_graphs import Function, Recording
 
-LEAST_HANDED = 1 << 16  # bytes of a result that is not copied
+LEAST_HANDED = 1 << 16  # bytes of a forward's result that is not copied
 # (arguments, {memory: the tensor over it, or over its copy, that goes out}) -> a result
 Result = Callable[[Sequence[Any], Mapping[int, torch.Tensor]], Any]
 
@@ -43,15 +42,16 @@ class Graph:
     """A recording. It holds no argument: a saved value counts as in use while anybody holds it.
 
     copied: the numbers of the arguments that are copied in. lasting: those that lie in the memory
-    of another graph. saved: the numbers of the results that only a backward reads.
+    of another graph. saved: the numbers of the results that only a backward reads. least: the bytes
+    from which other results are handed out without a copy; None: all are copied.
     """
 
     def __init__(
         self, recorder: Recorder, run: Function, args: Sequence[Any], *, copied: Sequence[int],
-        lasting: Sequence[int], saved: Container[int], copies: bool,
+        lasting: Sequence[int], saved: Container[int], least: int | None,
     ) -> None:  # fmt: skip
-        self._device_type, self._saved, self.copies = recorder.device_type, saved, copies
-        keeps = bool(saved) or not copies
+        self._device_type, self._saved, self.least = recorder.device_type, saved, least
+        keeps = bool(saved) or least is not None
         self._recording: Recording | None = recorder.capture(run, args, copied, keeps=keeps)
         self._replay, self.bytes = self._recording.replay, self._recording.bytes
         self._copied = tuple(copied)
@@ -110,7 +110,7 @@ class Graph:
 
     def _plan(self, recording: Recording) -> None:
         """Sorts the outputs, which are there after the first replay."""
-        self._outputs = _sorted(recording, self._device_type, self._saved, copies=self.copies)
+        self._outputs = _sorted(recording, self._device_type, self._saved, self.least)
         self._out = _Copies([*self._outputs.copied.values()])
         kept = {*self._outputs.handed, *map(storage_of, self._outputs.saved)}
         del recording
@@ -174,7 +174,7 @@ class _Outputs(NamedTuple):
 
 
 def _sorted(
-    recording: Recording, device_type: str, saved: Container[int], *, copies: bool
+    recording: Recording, device_type: str, saved: Container[int], least: int | None
 ) -> _Outputs:
     """A view of an argument becomes the same view of the call's argument. Results that share memory
     share one copy of it. Numbers, and tensors that torch keeps on the CPU, are the same at each
@@ -200,9 +200,8 @@ def _sorted(
             outputs.saved.append(output)
             return lambda args, given: output.detach()
         root = _root(together[place])
-        if not copies and root.nbytes >= LEAST_HANDED and all(
-            _is_view(other, root) for other in together[place]
-        ):
+        alike = all(_is_view(other, root) for other in together[place])
+        if alike and least is not None and root.nbytes >= least:
             return _part(output, place, outputs.handed.setdefault(place, root))
         return _part(output, place, outputs.copied.setdefault(place, _copied(together[place])))
 

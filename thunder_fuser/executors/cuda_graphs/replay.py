@@ -109,17 +109,18 @@ class GraphSegment:
     """Several calls of a trace as one; the trace calls `call` instead of them.
 
     run: a function that runs them one by one. names: their names. saved: the places of the results
-    that only the backward reads. hands: whether another result is large enough to be handed out
-    without a copy. options: those of the jit.
+    that only the backward reads. least: the bytes from which other results are handed out without a
+    copy; None if there are none. options: those of the jit.
     """
 
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
-        *, names: Sequence[str], saved: Container[int], hands: bool, options: Mapping[str, Value],
+        *, names: Sequence[str], saved: Container[int], least: int | None,
+        options: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
         self.text, self.length = counted(names), len(names)
-        self.saved, self.hands, self.options = saved, hands, options
+        self.saved, self.least, self.options = saved, least, options
         self.counts = Counts()
         kinds = [(f"a{at}", "size" if i.is_number else "tensor") for at, i in enumerate(inputs)]
         self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)
@@ -197,14 +198,15 @@ class _Calls:
         if not set(self._lasting) <= set(lasting):
             return None
         self._lasting = lasting
-        copies = self._copies or held >= MOST_HELD or not self.piece.hands
-        return graphs.find(self._key(number, settings, args), lambda: self._capture(args, copies))
+        least = None if self._copies or held >= MOST_HELD else self.piece.least
+        return graphs.find(self._key(number, settings, args), lambda: self._capture(args, least))
 
     def _key(self, number: int, settings: Hashable, args: Sequence[Any]) -> Hashable:
         places = (*self._fixed, *self._lasting)
-        return (self, number, settings, places, *[args[at].data_ptr() for at in places])
+        addresses = map(torch.Tensor.data_ptr, map(args.__getitem__, places))
+        return (self, number, settings, places, *addresses)
 
-    def _capture(self, args: Sequence[Any], copies: bool) -> Graph | None:
+    def _capture(self, args: Sequence[Any], least: int | None) -> Graph | None:
         """The graph, or None with a warning if the function cannot be captured."""
         stays = {*self._fixed, *self._lasting}
         copied = tuple(at for at in self._tensors if at not in stays)
@@ -217,14 +219,14 @@ class _Calls:
             try:
                 graph = Graph(
                     piece.graphs.recorder, piece.run, args, copied=copied, lasting=self._lasting,
-                    saved=piece.saved, copies=copies,
+                    saved=piece.saved, least=least,
                 )  # fmt: skip
             except Exception as error:  # from torch, the driver or a library: they share no class
                 self._failed = not isinstance(error, CaptureBusyError)
                 self._tell(error)
                 return None
             piece.counts.captured += 1
-            piece.counts.copying += copies and piece.hands
+            piece.counts.copying += least != piece.least
             piece.counts.graphs.add(graph)
             piece.counts.waits = ""
             log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")

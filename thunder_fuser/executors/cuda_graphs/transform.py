@@ -289,6 +289,8 @@ class _Split:
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
         saved = tuple(at for at, proxy in enumerate(results) if proxy.name in self.owner.saved)
+        to_caller = [proxy for proxy in results if proxy.name not in self.owner.saved]
+        least = 0 if self.is_backward else LEAST_HANDED
         piece = GraphSegment(
             name,
             _function(name, run, inputs, results),
@@ -296,7 +298,7 @@ class _Split:
             self.owner.graphs_on(_device_of(calls[0])),
             names=[bsym.sym.name for bsym in calls],
             saved=() if self.is_backward else saved,
-            hands=any(bytes_of(proxy) >= LEAST_HANDED for proxy in results),
+            least=least if any(bytes_of(proxy) >= least for proxy in to_caller) else None,
             options=self.options,
         )
         symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
