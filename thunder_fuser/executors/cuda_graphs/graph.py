@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from thunder_fuser.runtime.cuda_graphs import Function, Recording
+from thunder_fuser.runtime.cuda_graphs import Function, Recording, is_view, storage_of
 
 LEAST_HANDED = 1 << 16  # bytes of a forward's result that is not copied
 # (arguments, {memory: the tensor over it, or over its copy, that goes out}) -> a result
@@ -34,7 +34,7 @@ class Recorder(Protocol):
     def settings(self) -> Hashable: ...
     def take_turn(self) -> None: ...
     def capture(
-        self, run: Function, args: Sequence[Any], copied: Container[int], *, keeps: bool
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int]
     ) -> Recording: ...
 
 
@@ -42,17 +42,17 @@ class Graph:
     """A recording. It holds no argument: a saved value counts as in use while anybody holds it.
 
     copied: the numbers of the arguments that are copied in. lasting: those that lie in the memory
-    of another graph. saved: the numbers of the results that only a backward reads. least: the bytes
-    from which other results are handed out without a copy; None: all are copied.
+    of another graph. saved: the numbers of the results that only a backward reads. handed: those of
+    the results that callers get without a copy.
     """
 
     def __init__(
         self, recorder: Recorder, run: Function, args: Sequence[Any], *, copied: Sequence[int],
-        lasting: Sequence[int], saved: Container[int], least: int | None,
+        lasting: Sequence[int], saved: Sequence[int], handed: Sequence[int],
     ) -> None:  # fmt: skip
-        self._device_type, self._saved, self.least = recorder.device_type, saved, least
-        keeps = bool(saved) or least is not None
-        self._recording: Recording | None = recorder.capture(run, args, copied, keeps=keeps)
+        self._device_type, self._saved, self.handed = recorder.device_type, saved, handed
+        self._recording: Recording | None
+        self._recording = recorder.capture(run, args, copied, kept=(*saved, *handed))
         self._replay, self.bytes = self._recording.replay, self._recording.bytes
         self._copied = tuple(copied)
         self.reads = {storage_of(args[at]) for at in lasting}
@@ -110,7 +110,7 @@ class Graph:
 
     def _plan(self, recording: Recording) -> None:
         """Sorts the outputs, which are there after the first replay."""
-        self._outputs = _sorted(recording, self._device_type, self._saved, self.least)
+        self._outputs = _sorted(recording, self._device_type, self._saved, self.handed)
         self._out = _Copies([*self._outputs.copied.values()])
         kept = {*self._outputs.handed, *map(storage_of, self._outputs.saved)}
         del recording
@@ -174,7 +174,7 @@ class _Outputs(NamedTuple):
 
 
 def _sorted(
-    recording: Recording, device_type: str, saved: Container[int], least: int | None
+    recording: Recording, device_type: str, saved: Container[int], handed: Sequence[int]
 ) -> _Outputs:
     """A view of an argument becomes the same view of the call's argument. Results that share memory
     share one copy of it. Numbers, and tensors that torch keeps on the CPU, are the same at each
@@ -187,6 +187,8 @@ def _sorted(
     for at, output in enumerate(recording.outputs):
         if at not in saved and _is_on(output, device_type):
             together.setdefault(storage_of(output), []).append(output)
+    tensors = [recording.outputs[at] for at in handed if _is_on(recording.outputs[at], device_type)]
+    lasting = {*map(storage_of, tensors)}
     outputs = _Outputs({}, {}, [], [])
 
     def result(at: int, output: Any) -> Result:
@@ -194,14 +196,13 @@ def _sorted(
             return lambda args, given: output
         place = storage_of(output)
         owner = owners.get(place)
-        if owner is not None and _is_view(output, recording.inputs[owner]):
+        if owner is not None and is_view(output, recording.inputs[owner]):
             return _view(output, recording.inputs[owner], owner)
         if at in saved:
             outputs.saved.append(output)
             return lambda args, given: output.detach()
         root = _root(together[place])
-        alike = all(_is_view(other, root) for other in together[place])
-        if alike and least is not None and root.nbytes >= least:
+        if place in lasting and all(is_view(other, root) for other in together[place]):
             return _part(output, place, outputs.handed.setdefault(place, root))
         return _part(output, place, outputs.copied.setdefault(place, _copied(together[place])))
 
@@ -222,7 +223,7 @@ def _copied(results: Sequence[torch.Tensor]) -> torch.Tensor:
     """
     root = _root(results)
     is_all = root.nbytes == root.untyped_storage().nbytes()
-    reaches = is_all and all(_is_view(root, result) for result in results)
+    reaches = is_all and all(is_view(root, result) for result in results)
     return root if _is_dense(root) and (reaches or len(results) == 1) else _whole(root)
 
 
@@ -230,19 +231,9 @@ def _is_on(value: object, device_type: str) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == device_type
 
 
-def storage_of(tensor: torch.Tensor) -> int:
-    """An identifier of its memory, the same for all views."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _is_dense(tensor: torch.Tensor) -> bool:
     """True if it is dense without overlaps, so that empty_like has its strides."""
     return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
-
-
-def _is_view(tensor: torch.Tensor, argument: torch.Tensor) -> bool:
-    """True if as_strided alone makes it from an argument with the same memory."""
-    return tensor.dtype is argument.dtype and not (tensor.is_neg() or tensor.is_conj())
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

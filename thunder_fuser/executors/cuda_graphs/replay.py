@@ -14,7 +14,7 @@ one is used. See docs/adr/0015 and docs/adr/0042.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -23,7 +23,7 @@ from weakref import WeakSet
 import torch
 
 from thunder_fuser.base.logs import log
-from thunder_fuser.base.threads import Recent, first_time
+from thunder_fuser.base.threads import Recent, cached_property, first_time
 from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CaptureBusyError, GraphWarning
 from thunder_fuser.executors.cuda_graphs.graph import Graph, Recorder, storage_of
@@ -108,23 +108,30 @@ class Graphs:
 class GraphSegment:
     """Several calls of a trace as one; the trace calls `call` instead of them.
 
-    run: a function that runs them one by one. names: their names. saved: the places of the results
-    that only the backward reads. least: the bytes from which other results are handed out without a
-    copy; None if there are none. options: those of the jit.
+    run: a function that runs them one by one. apart: gives a function that does so and calls
+    `keep`, as `_apart` of transform.py shows. names: their names. saved: the places of the results
+    that only the backward reads. handed: those of the results that callers get without a copy.
+    options: those of the jit.
     """
 
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
-        *, names: Sequence[str], saved: Container[int], least: int | None,
-        options: Mapping[str, Value],
+        *, apart: Callable[[], Function], names: Sequence[str], saved: Sequence[int],
+        handed: Sequence[int], options: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
         self.text, self.length = counted(names), len(names)
-        self.saved, self.least, self.options = saved, least, options
+        self.saved, self.handed, self.options = saved, handed, options
+        self._apart = apart
         self.counts = Counts()
         kinds = [(f"a{at}", "size" if i.is_number else "tensor") for at, i in enumerate(inputs)]
         self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)
         self.context = {name: self.call}  # as Thunder's bound symbols have it
+
+    @cached_property
+    def apart(self) -> Function:
+        """Runs the calls during a capture."""
+        return self._apart()
 
     def meta(self, *args: Any) -> None:
         """Thunder's symbols must have one, but nothing calls it for a final trace."""
@@ -198,15 +205,15 @@ class _Calls:
         if not set(self._lasting) <= set(lasting):
             return None
         self._lasting = lasting
-        least = None if self._copies or held >= MOST_HELD else self.piece.least
-        return graphs.find(self._key(number, settings, args), lambda: self._capture(args, least))
+        handed = () if self._copies or held >= MOST_HELD else self.piece.handed
+        return graphs.find(self._key(number, settings, args), lambda: self._capture(args, handed))
 
     def _key(self, number: int, settings: Hashable, args: Sequence[Any]) -> Hashable:
         places = (*self._fixed, *self._lasting)
         addresses = map(torch.Tensor.data_ptr, map(args.__getitem__, places))
         return (self, number, settings, places, *addresses)
 
-    def _capture(self, args: Sequence[Any], least: int | None) -> Graph | None:
+    def _capture(self, args: Sequence[Any], handed: Sequence[int]) -> Graph | None:
         """The graph, or None with a warning if the function cannot be captured."""
         stays = {*self._fixed, *self._lasting}
         copied = tuple(at for at in self._tensors if at not in stays)
@@ -218,15 +225,15 @@ class _Calls:
         with in_force(piece.options), torch.inference_mode(False), torch.no_grad():
             try:
                 graph = Graph(
-                    piece.graphs.recorder, piece.run, args, copied=copied, lasting=self._lasting,
-                    saved=piece.saved, least=least,
+                    piece.graphs.recorder, piece.apart, args, copied=copied, lasting=self._lasting,
+                    saved=piece.saved, handed=handed,
                 )  # fmt: skip
             except Exception as error:  # from torch, the driver or a library: they share no class
                 self._failed = not isinstance(error, CaptureBusyError)
                 self._tell(error)
                 return None
             piece.counts.captured += 1
-            piece.counts.copying += least != piece.least
+            piece.counts.copying += handed != piece.handed
             piece.counts.graphs.add(graph)
             piece.counts.waits = ""
             log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
