@@ -119,7 +119,7 @@ class CudaRecorder:
                 return recording
             log("graphs", lambda: "a result lies with the intermediates; all lie in one pool now")
             del recording
-            graph = DriverGraph(self._device.index, own, None)
+            graph = DriverGraph(self._device.index, torch.cuda.graph_pool_handle(), None)
             return record(graph, graph.captured_on(self._stream))
 
         def with_generator() -> Recording:
