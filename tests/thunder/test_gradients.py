@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.exactness import with_gradients
 
 from thunder_fuser.explain.jitted import fusions_of, jit
@@ -71,6 +72,19 @@ def test_nan_goes_to_both_sides_of_minimum() -> None:
     nan = float("nan")
     given = [torch.tensor([nan, 1.0, nan, 2.0]), torch.tensor([1.0, nan, nan, 2.0])]
     got, eager = (with_gradients(one, given) for one in (jit(torch.minimum), torch.minimum))
+    torch.testing.assert_close(got, eager, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["F.relu", "inplace", "method"])
+def test_relu_has_a_gradient_at_nan(name: str) -> None:
+    functions = {
+        "F.relu": lambda x: F.relu(x * 1.5),
+        "inplace": lambda x: F.relu(x * 1.5, inplace=True),
+        "method": lambda x: (x * 1.5).relu_(),
+    }
+    x = torch.tensor([torch.nan, -1.0, 0.0, 2.0, torch.inf])
+    jitted = jit(functions[name], strict=True)
+    got, eager = (with_gradients(one, [x]) for one in (jitted, functions[name]))
     torch.testing.assert_close(got, eager, equal_nan=True)
 
 

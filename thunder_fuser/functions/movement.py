@@ -270,6 +270,9 @@ MOVEMENT: Table = {
         "torch.", narrow, swapaxes, may_be_view=True,
         moveaxis=ltorch.movedim,
         ravel=lambda input: ltorch.flatten(input, 0, -1),
+        squeeze=lambda input, dim=None: (
+            input if input.ndim == 0 and dim in (None, 0, -1) else NotImplemented
+        ),
         split_with_sizes=lambda input, split_sizes, dim=0: ltorch.split(
             input, tuple(split_sizes), dim
         ),

@@ -149,6 +149,21 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
 }
 
 
+def compute_relu_first(_: Hooks) -> None:
+    """relu(x, inplace=True) computes by relu, whose gradient rule is above, from now on.
+
+        t2 = where(x > 0, x, 0)        ->  t2 = relu(x)
+        y = copy_(t2, x)                   y = copy_(t2, x)
+    """
+    of_thunder = ltorch.relu.meta
+
+    @wraps(of_thunder)
+    def relu(a: Any, /, inplace: bool = False) -> Any:
+        return ltorch._copy_(a, ltorch.relu(a)) if inplace else of_thunder(a)
+
+    object.__setattr__(ltorch.relu, "meta", relu)
+
+
 def sum_dtensors(_: Hooks) -> None:
     """Thunder sums the gradients of a value by its `add`, which refuses DTensors; not from now on.
 

@@ -176,6 +176,10 @@ PATCHES: tuple[Patch, ...] = (
         shared_arguments.tell_arguments_apart, ("thunder:insert_alias_updates",),
     ),
     Patch(
+        "the gradient of relu(inplace=True) is 0 at NaN", "fix",
+        gradient_rules.compute_relu_first, ("thunder.torch:relu.meta",),
+    ),
+    Patch(
         "the sum of two gradients refuses DTensors", "fix",
         gradient_rules.sum_dtensors, ("thunder.torch:add.meta",),
     ),

@@ -197,9 +197,9 @@ class _Seen(_Memories):
 
     def _copy(self, copy: BoundSymbol, where: str) -> None:
         target = self.of(reads(copy)[1].name)
-        same = {target, *self.memory.sharing([target])}
-        if _has_gradient(copy.output) and same & self._with_gradients:
-            raise _of_argument(self.of(target), where)
+        written = self._with_gradients & {target, *self.memory.sharing([target])}
+        if written and _has_gradient(copy.output):
+            raise _of_argument(min(written), where)
         if copy.output.name in self.tracked:
             self.tracked.add(self.root(target))
         elif _DETACHED in copy.output.tags and self.root(target) in self.tracked:
