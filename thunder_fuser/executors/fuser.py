@@ -45,6 +45,7 @@ from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.functions import composite_of, register, why_apart
+from thunder_fuser.functions.chunked_loss.recognise import losses_in_chunks
 from thunder_fuser.options import Value, compile_options, in_force, option
 from thunder_fuser.presegment import skipped_names
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
@@ -165,4 +166,4 @@ class ThunderFuser(FusionExecutor):
 
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
-install(Hooks(fuser, writes_as_values, note_layout, may_be_edited))
+install(Hooks(fuser, writes_as_values, losses_in_chunks, note_layout, may_be_edited))

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A product whose result only a cross entropy reads -> one symbol, before the gradient is taken.
+
+    t0 = linear(h, w, b)
+    t1 = to(t0, float32); t2 = div(t1, 30.0); t3 = tanh(t2); t4 = mul(t3, 30.0)
+    t5 = getitem(t4, (:, :-1)); t6 = reshape(t5, -1, 128256)
+    loss = cross_entropy(t6, target)
+->  t7 = slice(h, ...); t8 = reshape(t7, (8188, 2048))
+    loss = loss_in_chunks(h, w, b, target, None, (("div", 30.0), ("tanh", 0.0), ("mul", 30.0)), ...)
+
+What moves whole rows of the logits moves the same rows of the hidden state instead. The symbol
+stands where the loss was, so between the product and the loss nothing may be written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thunder.core import dtypes, prims
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import ProxyTag, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracectx, tracectx
+
+from thunder_fuser.executors.support.dtypes import is_known_number
+from thunder_fuser.functions.chunked_loss.loop import Needs
+from thunder_fuser.functions.chunked_loss.price import rows_of
+from thunder_fuser.functions.chunked_loss.symbol import loss_in_chunks
+from thunder_fuser.functions.define import compute_type
+from thunder_fuser.functions.losses import CrossEntropy
+from thunder_fuser.source.lines import line_of
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import RENAMES, makes, parts, reads
+
+_LOSS = "torch.nn.functional.cross_entropy"
+_ARITHMETIC = {PrimIDs.MUL: "mul", PrimIDs.DIV: "div", PrimIDs.TANH: "tanh"}
+_SAME_ROWS = (PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER)
+_PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
+_TYPES = (dtypes.bfloat16, dtypes.float32, dtypes.float64)
+
+
+def losses_in_chunks(trace: TraceCtx) -> TraceCtx:
+    """The trace with such losses as symbols; itself if it has none."""
+    bsyms = trace.bound_symbols
+    places = [at for at, bsym in enumerate(bsyms) if bsym.sym.id == _LOSS]
+    if not places:
+        return trace
+    facts = _Facts.of(bsyms)
+    found = [_match(bsyms, at, facts) for at in places]
+    matches = {match.at: match for match in found if isinstance(match, _Match)}
+    if not matches:
+        return trace
+    dropped = {at for match in matches.values() for at in match.dropped}
+    changed = from_trace(trace)
+    changed.bound_symbols = []
+    for at, bsym in enumerate(bsyms):
+        if at in matches:
+            changed.bound_symbols += matches[at].symbols(changed)
+        elif at not in dropped:
+            changed.bound_symbols.append(bsym)
+    changed.set_provenance(TraceProvenance("Losses without their logits"))
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of a trace: {value: its primitive}, {value: the place of its bound symbol}, {value: the
+    places of its readers}, the values that depend on a parameter, and where tensors are written."""
+
+    makers: dict[str, BoundSymbol] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
+    tracked: set[str] = field(default_factory=set)
+    writes: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def of(bsyms: Sequence[BoundSymbol]) -> _Facts:
+        facts = _Facts()
+        for at, bsym in enumerate(bsyms):
+            leaves = [bsym] if bsym.sym.id == _LOSS else [*parts(bsym)]
+            for leaf in leaves:
+                facts._add(at, leaf)
+            if any(leaf.sym.id in RENAMES for leaf in leaves):
+                facts.writes.append(at)
+        return facts
+
+    def _add(self, at: int, leaf: BoundSymbol) -> None:
+        results = [proxy for proxy in makes(leaf) if isinstance(proxy, TensorProxy)]
+        operands = [proxy for proxy in reads(leaf) if isinstance(proxy, TensorProxy)]
+        if not results and leaf.sym.id is not PrimIDs.RETURN:
+            return  # it asks for a shape
+        for proxy in operands:
+            self.readers.setdefault(proxy.name, []).append(at)
+        is_tracked = any(p.requires_grad or p.name in self.tracked for p in operands)
+        for proxy in results:
+            if proxy.name in {operand.name for operand in operands}:
+                continue
+            self.makers[proxy.name], self.places[proxy.name] = leaf, at
+            if is_tracked and not _is_detached(proxy):
+                self.tracked.add(proxy.name)
+
+    def needs(self, proxy: Any) -> bool:
+        """True if the tensor has a gradient."""
+        return proxy is not None and (proxy.requires_grad or proxy.name in self.tracked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A loss at this place, and the bound symbols that it replaces.
+
+    before: primitives inside of the product's bound symbol that it reads. moves: the primitives
+    that move rows of the logits, in order.
+    """
+
+    at: int
+    dropped: frozenset[int]
+    call: CrossEntropy
+    bsym: BoundSymbol
+    product: BoundSymbol
+    before: tuple[BoundSymbol, ...]
+    moves: tuple[BoundSymbol, ...]
+    steps: tuple[tuple[str, float], ...]
+    needs: Needs
+    rows: int
+
+    def symbols(self, trace: TraceCtx) -> list[BoundSymbol]:
+        """The bound symbols to put in place of the loss's."""
+        added: list[BoundSymbol] = [*self.before]
+        trace.push_scope(added)
+        with tracectx(trace):
+            self._write()
+        trace.pop_scope()
+        place = self.bsym.source_filename, self.bsym.source_positions
+        for bsym in added:
+            bsym.source_filename, bsym.source_positions = place
+        return added
+
+    def _write(self) -> None:
+        h, w, b = _operands(self.product)
+        width = h.shape[-1]
+        if self.product.sym.id is PrimIDs.MATMUL:
+            w = prims.transpose(w, (1, 0))
+        for move in self.moves:
+            h = _moved(move, h, width)
+        call, loss = self.call, self.bsym.output
+        args = (
+            h, w, b, call.target, call.weight, self.steps, call.ignore_index, call.reduction,
+            float(call.label_smoothing), self.rows, self.needs, line_of(self.bsym),
+        )  # fmt: skip
+        symbol, more = loss_in_chunks, ()
+        if compute_type(h) != loss.dtype:
+            args, symbol, more = (loss_in_chunks(*args),), prims.convert_element_type, (loss.dtype,)
+        get_tracectx().peek_scope().append(symbol.bind(*args, *more, output=loss))
+
+
+def _operands(product: BoundSymbol) -> tuple[Any, Any, Any]:
+    """The hidden state, the weight and the bias of a product."""
+    a, w, *rest = product.args
+    return a, w, rest[0] if rest else None
+
+
+def _moved(move: BoundSymbol, h: Any, width: int) -> Any:
+    """The rows of the hidden state, moved as those of the logits are."""
+    if move.sym.id is PrimIDs.RESHAPE:
+        return prims.reshape(h, (*move.args[1][:-1], width))
+    _, starts, ends, *strides = move.args
+    steps = (strides or [move.kwargs.get("strides")])[0]
+    return prims.slice_prim(h, starts, [*ends[:-1], width], steps)
+
+
+# ------------------------------------------------------------------------------- what is a match
+
+
+def _match(bsyms: Sequence[BoundSymbol], at: int, facts: _Facts) -> _Match | Reject:
+    """The match of the loss at this place, or why there is none."""
+    bsym = bsyms[at]
+    call = CrossEntropy(*bsym.args, **bsym.kwargs)
+    if refused := call.refuses():
+        return refused
+    if call.reduction == "none":
+        return Reject("a loss for each row: its gradient is known in the backward only")
+    chain = _Chain(facts, at)
+    if refused := chain.follow(call.logits):
+        return refused
+    product = chain.product
+    h, w, b = _operands(product)
+    if refused := _refuses_operands(h, w, b):
+        return refused
+    first = min(chain.dropped)
+    if any(first <= write < at for write in facts.writes):
+        return Reject("a write in place between the product and the loss")
+    is_tracked = not _is_detached(bsym.output)
+    if is_tracked == _is_detached(call.logits):
+        return Reject("logits that are detached")
+    needs = tuple(is_tracked and facts.needs(operand) for operand in (h, w, b))
+    rows = rows_of(int(call.logits._shape[0]), w, needs)
+    if not rows:
+        return Reject("the policy keeps the logits")
+    before = []
+    for leaf in parts(bsyms[facts.places[product.output.name]]):
+        if leaf is product:
+            break
+        before.append(leaf)
+    return _Match(
+        at, frozenset(chain.dropped), call, bsym, product, tuple(before),
+        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), needs, rows,
+    )  # fmt: skip
+
+
+def _refuses_operands(h: Any, w: Any, b: Any) -> Reject | None:
+    tensors = [x for x in (h, w, b) if x is not None]
+    if any(type(x) is not TensorProxy or x.dtype != h.dtype for x in tensors):
+        return Reject("a product of operands that are not plain tensors of one type")
+    if h.dtype not in _TYPES:
+        return Reject("a product of half, whose gradients need the scale of the backward")
+    if h.ndim < 2 or w.ndim != 2 or not all(type(s) is int for x in tensors for s in x._shape):
+        return Reject("a product of batches, or of sizes that are not known")
+    return None
+
+
+class _Chain:
+    """The way from the loss's logits back to the product."""
+
+    def __init__(self, facts: _Facts, at: int) -> None:
+        self.facts, self.at = facts, at
+        self.product: Any = None
+        self.moves: list[BoundSymbol] = []
+        self.steps: list[tuple[str, float]] = []
+        self.dropped: set[int] = set()
+
+    def follow(self, value: Any) -> Reject | None:
+        """Why a value on the way is needed, or is computed in another way; None at the product."""
+        reader, classes = self.at, value._shape[-1]
+        while True:
+            readers = set(self.facts.readers[value.name]) - {reader}
+            leaf = self.facts.makers.get(value.name)
+            if leaf is None or len(self.facts.readers[value.name]) > 1:
+                readers -= {self.facts.places.get(value.name, -1)}
+                return Reject(f"logits that are read elsewhere: {readers}")
+            reader = self.facts.places[value.name]
+            self.dropped.add(reader)
+            if leaf.sym.id in _PRODUCTS:
+                self.product = leaf
+                return None
+            if value._shape[-1] != classes or not self._takes(leaf, value):
+                return Reject(f"logits that {leaf.sym.name} computes")
+            (value,) = (p for p in reads(leaf) if isinstance(p, TensorProxy))
+
+    def _takes(self, leaf: BoundSymbol, result: Any) -> bool:
+        """Notes what a primitive does to the logits; False if it is not known."""
+        operands = [p for p in reads(leaf) if isinstance(p, TensorProxy)]
+        if len(operands) != 1 or _is_detached(operands[0]) != _is_detached(result):
+            return False
+        (x,), kind = operands, leaf.sym.id
+        if kind in _SAME_ROWS:
+            return True
+        if kind is PrimIDs.CONVERT_ELEMENT_TYPE:
+            both = dtypes.is_float_dtype(x.dtype) and dtypes.is_float_dtype(result.dtype)
+            return both and result.dtype.bytes >= x.dtype.bytes
+        if kind in _ARITHMETIC:
+            return self._takes_step(kind, leaf)
+        if kind is PrimIDs.RESHAPE or (kind is PrimIDs.SLICE and _is_of_rows(leaf)):
+            self.moves.append(leaf)
+            return bool(x._shape[-1] == result._shape[-1])
+        return False
+
+    def _takes_step(self, kind: PrimIDs, leaf: BoundSymbol) -> bool:
+        numbers = [arg for arg in leaf.args if not isinstance(arg, TensorProxy)]
+        number = _number(numbers[0]) if numbers else 0.0
+        divides = kind is PrimIDs.DIV and not isinstance(leaf.args[0], TensorProxy)
+        if number is None or divides:
+            return False
+        self.steps.append((_ARITHMETIC[kind], number))
+        return True
+
+
+def _is_detached(value: TensorProxy) -> bool:
+    return ProxyTag.DETACHED_AUTOGRAD_GRAPH in value.tags
+
+
+def _number(value: Any) -> float | None:
+    value = value.value if is_known_number(value) else value
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _is_of_rows(leaf: BoundSymbol) -> bool:
+    """True for a slice that keeps all of the last axis."""
+    x, starts, ends, *strides = leaf.args
+    steps = (strides or [leaf.kwargs.get("strides")])[0]
+    return (starts[-1], ends[-1]) == (0, x._shape[-1]) and (steps is None or steps[-1] == 1)

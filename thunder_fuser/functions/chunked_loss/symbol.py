@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss as one symbol of a trace, and what it becomes where gradients are taken.
+
+    loss = loss_in_chunks(h, w, b, target, ...)  ->  loss, dh0, dw0 = chunkedLoss0(h, w, b, target)
+                                                     dh = dh0 * g, dw = dw0 * g
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from thunder.core.prims import OpTags, get_grad, put_grad
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, Symbol
+
+from thunder_fuser.functions.chunked_loss.loop import ChunkedLoss, Needs
+from thunder_fuser.functions.chunked_loss.rows import Options, Steps
+from thunder_fuser.functions.define import Composite, Table, as_type, compute_type
+from thunder_fuser.functions.kernels import KERNELS
+from thunder_fuser.source.jit_options import options_of_jit
+
+NAME = "thunder_fuser.loss_in_chunks"
+_TAGS = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, OpTags.MATMUL_OP)
+_numbers = itertools.count()
+
+
+def _meta(  # noqa: PLR0917 - a symbol's arguments
+    h: Any, w: Any, b: Any, target: Any, weight: Any, steps: Steps, ignore_index: int,
+    reduction: str, label_smoothing: float, rows: int, needs: Needs, where: str,
+) -> Any:  # fmt: skip
+    """The loss, in the type in which it is computed."""
+    return TensorProxy(like=h, shape=(), dtype=compute_type(h))
+
+
+loss_in_chunks = Symbol("loss_in_chunks", _meta, id=NAME, is_prim=True, _module=None)
+
+
+def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
+    """The results of the symbol that computes the loss and these gradients."""
+    *tensors, steps, ignore_index, reduction, smoothing, rows, _, where = args
+    options = Options(steps, ignore_index, reduction, smoothing)
+    call = ChunkedLoss(options, rows, needs, options_of_jit(), where)
+    name = f"chunkedLoss{next(_numbers)}"
+
+    def meta(h: Any, w: Any, b: Any, *others: Any) -> Any:
+        like = [x for x, needed in zip((h, w, b), needs, strict=True) if needed]
+        loss = TensorProxy(like=h, shape=(), dtype=compute_type(h))
+        return loss, *(TensorProxy(like=x, dtype=h.dtype) for x in like)
+
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: call}
+
+    symbol = Symbol(
+        name, meta, id=name, is_prim=True, tags=_TAGS, executor=KERNELS, _bind_postprocess=bind
+    )
+    return symbol(*tensors)  # type: ignore[no-any-return]
+
+
+def _without_gradient(*args: Any) -> TensorProxy:
+    return _called(args, (False, False, False))[0]
+
+
+def _gradient(*args: Any) -> TensorProxy:
+    needs = args[-2]
+    loss, *gradients = _called(args, needs)
+    g = get_grad(loss)
+    tensors = [x for x, needed in zip(args[:3], needs, strict=True) if needed]
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        put_grad(tensor, as_type(as_type(gradient, g.dtype) * g, tensor.dtype))
+    return loss
+
+
+CHUNKED_LOSS: Table = {NAME: Composite(lambda *_: None, _without_gradient, _gradient)}
