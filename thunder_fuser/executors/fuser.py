@@ -55,6 +55,7 @@ from thunder_fuser.source.lines import say_traced, tag_line
 from thunder_fuser.thunder_patches.door import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
+from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.versions import __version__
 
@@ -102,9 +103,14 @@ class ThunderFuser(FusionExecutor):
         if composite_of(bsym) is None:
             return support(bsym) is None
         reason = why_apart(bsym)
-        if reason is not None and data is not None:
-            self._compilations.refuse(data, bsym, reason)
+        if reason is not None:
+            self.note_refusal(bsym, reason)
         return reason is None
+
+    def note_refusal(self, bsym: BoundSymbol, reason: Reject) -> None:
+        """Notes for reports why the running compilation takes a composite apart."""
+        if (data := get_compile_data()) is not None:
+            self._compilations.refuse(data, bsym, reason)
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one fusion; False when it is used up. amount 0: whether there is any."""
@@ -164,6 +170,10 @@ class ThunderFuser(FusionExecutor):
         return self._compilations.of(first).recomputation
 
 
+def _behind_fences(trace: TraceCtx) -> TraceCtx:
+    return losses_in_chunks(trace, fuser.note_refusal)
+
+
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
-install(Hooks(fuser, writes_as_values, losses_in_chunks, note_layout, may_be_edited))
+install(Hooks(fuser, writes_as_values, _behind_fences, note_layout, may_be_edited))

@@ -1,37 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many rows of the logits exist at a time; 0: all, since chunks would not pay.
 
-The option `loss_rows` says it, or leaves it to the policy of rematerialization.
+The option `loss_rows` says it, or leaves it to the policy of rematerialization:
+
+    none()                logits are kept, as all values
+    time()                in chunks where nothing is slower: if the weight needs no gradient
+    memory(), budget(x)   in chunks
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from thunder_fuser.functions.chunked_loss.loop import Needs
+from thunder_fuser.functions.losses import CrossEntropy
 from thunder_fuser.options import in_force, option
 from thunder_fuser.rematerialization.policy import Policy, policy_of
 from thunder_fuser.source.jit_options import options_of_jit
 
-# A product of so many rows runs at full speed, and its result has as many bytes as the gradient of
-# a weight of as many columns.
+# A product of so many rows runs at full speed on an H200. In bf16 its result has about as many
+# bytes as the gradient of a head of as many columns, which the loss needs in any case.
 ROWS = 2048
 
 
-def rows_of(count: int, weight: Any, needs: Needs) -> int:
-    """The rows of a chunk, of `count` rows in all; 0 if the logits stay whole."""
+def rows_of(call: CrossEntropy, *, trains: bool) -> int:
+    """The rows of a chunk; 0 if the logits stay whole. trains: the weight needs a gradient."""
     with in_force(options_of_jit()):
-        rows, policy = int(option("loss_rows")), policy_of(option("rematerialization"))  # type: ignore[arg-type]
+        rows, policy = option("loss_rows"), policy_of(option("rematerialization"))
+    assert isinstance(rows, int)
     if rows < 0:
-        rows = ROWS if _pays(policy, needs) else 0
-    return rows if rows < count else 0
+        rows = ROWS if _pays(policy, trains) else 0
+    return rows if rows < call.logits._shape[0] else 0
 
 
-def _pays(policy: Policy, needs: Needs) -> bool:
+def _pays(policy: Policy, trains: bool) -> bool:
     """True if fewer bytes are worth their time.
 
     The weight's gradient is read and written for each chunk, in float32. Without it nothing is
-    slower: the same products, and one pass over the logits less.
+    slower: the products are the same, and the logits are read once more in neither case.
     """
     name = policy.text.partition("(")[0]
-    return name in ("memory", "budget") or (name == "time" and not needs[1])
+    return name in ("memory", "budget") or (name == "time" and not trains)

@@ -14,7 +14,7 @@ stands where the loss was, so between the product and the loss nothing may be wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import RENAMES, makes, parts, reads
 
+Note = Callable[[BoundSymbol, Reject], None]
 _LOSS = "torch.nn.functional.cross_entropy"
 _ARITHMETIC = {PrimIDs.MUL: "mul", PrimIDs.DIV: "div", PrimIDs.TANH: "tanh"}
 _SAME_ROWS = (PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER)
@@ -41,15 +42,24 @@ _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
 _TYPES = (dtypes.bfloat16, dtypes.float32, dtypes.float64)
 
 
-def losses_in_chunks(trace: TraceCtx) -> TraceCtx:
-    """The trace with such losses as symbols; itself if it has none."""
+def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
+    """The trace with such losses as symbols; itself if it has none. note: called with each other
+    loss whose logits would be computed in chunks, and why they are not."""
     bsyms = trace.bound_symbols
     places = [at for at, bsym in enumerate(bsyms) if bsym.sym.id == _LOSS]
     if not places:
         return trace
     facts = _Facts.of(bsyms)
-    found = [_match(bsyms, at, facts) for at in places]
-    matches = {match.at: match for match in found if isinstance(match, _Match)}
+    matches: dict[int, _Match] = {}
+    for at in places:
+        call = CrossEntropy(*bsyms[at].args, **bsyms[at].kwargs)
+        if call.refuses() or not rows_of(call, trains=False):
+            continue
+        match = _match(bsyms, at, call, facts)
+        if isinstance(match, _Match):
+            matches[at] = match
+        elif rows_of(call, trains=True):
+            note(bsyms[at], match)
     if not matches:
         return trace
     dropped = {at for match in matches.values() for at in match.dropped}
@@ -149,10 +159,12 @@ class _Match:
             h, w, b, call.target, call.weight, self.steps, call.ignore_index, call.reduction,
             float(call.label_smoothing), self.rows, self.needs, line_of(self.bsym),
         )  # fmt: skip
-        symbol, more = loss_in_chunks, ()
-        if compute_type(h) != loss.dtype:
-            args, symbol, more = (loss_in_chunks(*args),), prims.convert_element_type, (loss.dtype,)
-        get_tracectx().peek_scope().append(symbol.bind(*args, *more, output=loss))
+        if compute_type(h) == loss.dtype:
+            last = loss_in_chunks.bind(*args, output=loss)
+        else:
+            result = loss_in_chunks(*args)
+            last = prims.convert_element_type.bind(result, loss.dtype, output=loss)
+        get_tracectx().peek_scope().append(last)
 
 
 def _operands(product: BoundSymbol) -> tuple[Any, Any, Any]:
@@ -173,16 +185,15 @@ def _moved(move: BoundSymbol, h: Any, width: int) -> Any:
 # ------------------------------------------------------------------------------- what is a match
 
 
-def _match(bsyms: Sequence[BoundSymbol], at: int, facts: _Facts) -> _Match | Reject:
+def _match(
+    bsyms: Sequence[BoundSymbol], at: int, call: CrossEntropy, facts: _Facts
+) -> _Match | Reject:
     """The match of the loss at this place, or why there is none."""
     bsym = bsyms[at]
-    call = CrossEntropy(*bsym.args, **bsym.kwargs)
-    if refused := call.refuses():
-        return refused
     if call.reduction == "none":
         return Reject("a loss for each row: its gradient is known in the backward only")
     chain = _Chain(facts, at)
-    if refused := chain.follow(call.logits):
+    if refused := chain.follow(bsyms, call.logits):
         return refused
     product = chain.product
     h, w, b = _operands(product)
@@ -194,10 +205,10 @@ def _match(bsyms: Sequence[BoundSymbol], at: int, facts: _Facts) -> _Match | Rej
     is_tracked = not _is_detached(bsym.output)
     if is_tracked == _is_detached(call.logits):
         return Reject("logits that are detached")
-    needs = tuple(is_tracked and facts.needs(operand) for operand in (h, w, b))
-    rows = rows_of(int(call.logits._shape[0]), w, needs)
+    of_h, of_w, of_b = (is_tracked and facts.needs(operand) for operand in (h, w, b))
+    rows = rows_of(call, trains=of_w)
     if not rows:
-        return Reject("the policy keeps the logits")
+        return Reject("the policy keeps its logits")
     before = []
     for leaf in parts(bsyms[facts.places[product.output.name]]):
         if leaf is product:
@@ -205,7 +216,7 @@ def _match(bsyms: Sequence[BoundSymbol], at: int, facts: _Facts) -> _Match | Rej
         before.append(leaf)
     return _Match(
         at, frozenset(chain.dropped), call, bsym, product, tuple(before),
-        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), needs, rows,
+        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), (of_h, of_w, of_b), rows,
     )  # fmt: skip
 
 
@@ -229,21 +240,26 @@ class _Chain:
         self.moves: list[BoundSymbol] = []
         self.steps: list[tuple[str, float]] = []
         self.dropped: set[int] = set()
+        self.rounded: set[Any] = set()  # types that values are narrowed to
 
-    def follow(self, value: Any) -> Reject | None:
+    def follow(self, bsyms: Sequence[BoundSymbol], value: Any) -> Reject | None:
         """Why a value on the way is needed, or is computed in another way; None at the product."""
         reader, classes = self.at, value._shape[-1]
         while True:
-            readers = set(self.facts.readers[value.name]) - {reader}
             leaf = self.facts.makers.get(value.name)
-            if leaf is None or len(self.facts.readers[value.name]) > 1:
-                readers -= {self.facts.places.get(value.name, -1)}
-                return Reject(f"logits that are read elsewhere: {readers}")
+            if leaf is None:
+                return Reject("logits that are an argument")
+            readers = [*self.facts.readers[value.name]]
+            readers.remove(reader)
+            if readers:
+                return _read_elsewhere(bsyms[readers[0]])
             reader = self.facts.places[value.name]
             self.dropped.add(reader)
             if leaf.sym.id in _PRODUCTS:
                 self.product = leaf
-                return None
+                # A bf16 op rounds its float32 result; here the steps stay in float32.
+                is_same = self.rounded <= {value.dtype}
+                return None if is_same else Reject("logits that are cast to a shorter type")
             if value._shape[-1] != classes or not self._takes(leaf, value):
                 return Reject(f"logits that {leaf.sym.name} computes")
             (value,) = (p for p in reads(leaf) if isinstance(p, TensorProxy))
@@ -257,8 +273,9 @@ class _Chain:
         if kind in _SAME_ROWS:
             return True
         if kind is PrimIDs.CONVERT_ELEMENT_TYPE:
-            both = dtypes.is_float_dtype(x.dtype) and dtypes.is_float_dtype(result.dtype)
-            return both and result.dtype.bytes >= x.dtype.bytes
+            if result.dtype.bytes < x.dtype.bytes:
+                self.rounded.add(result.dtype)
+            return bool(dtypes.is_float_dtype(x.dtype) and dtypes.is_float_dtype(result.dtype))
         if kind in _ARITHMETIC:
             return self._takes_step(kind, leaf)
         if kind is PrimIDs.RESHAPE or (kind is PrimIDs.SLICE and _is_of_rows(leaf)):
@@ -274,6 +291,13 @@ class _Chain:
             return False
         self.steps.append((_ARITHMETIC[kind], number))
         return True
+
+
+def _read_elsewhere(reader: BoundSymbol) -> Reject:
+    if reader.sym.id is PrimIDs.RETURN:
+        return Reject("its logits are returned too: return the loss alone to compute it in chunks")
+    where = line_of(reader) or reader.sym.name
+    return Reject(f"its logits stay whole, for they are read at {where} too")
 
 
 def _is_detached(value: TensorProxy) -> bool:

@@ -36,8 +36,8 @@ Tensors = Mapping[str, torch.Tensor | None]
 STATISTICS = Rows._fields
 
 _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
-    "mul": lambda x, number: prims.mul(x, number),
-    "div": lambda x, number: prims.div(x, number),
+    "mul": prims.mul,
+    "div": prims.div,
     "tanh": lambda x, _: prims.tanh(x),
 }
 # (the gradient of a step's result, the result, the step's number) -> that of its operand
@@ -103,11 +103,10 @@ class RowKernels:
 
     def _total(self, target: Any, weight: Any = None) -> list[Any]:
         call = self.options.call(None, target, weight)
-        picked = None
-        if weight is not None:
-            classes = ltorch.where(call.counted(), target, 0)
-            picked = prims.take(wide(weight), classes, 0)
-        return [call.total(picked, float32 if weight is None else picked.dtype)]
+        if weight is None:
+            return [call.total(None, float32)]
+        classes = ltorch.where(call.counted(), target, 0)
+        return [call.total(prims.take(wide(weight), classes, 0), None)]
 
     def _losses(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
         call = self.options.call(self._values(x)[-1], target, weight)

@@ -14,13 +14,14 @@ from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 
+from thunder_fuser.executors.support.check import CHUNKED_LOSS as CALLED
 from thunder_fuser.functions.chunked_loss.loop import ChunkedLoss, Needs
 from thunder_fuser.functions.chunked_loss.rows import Options, Steps
 from thunder_fuser.functions.define import Composite, Table, as_type, compute_type
 from thunder_fuser.functions.kernels import KERNELS
 from thunder_fuser.source.jit_options import options_of_jit
 
-NAME = "thunder_fuser.loss_in_chunks"
+_NAME = "thunder_fuser.loss_in_chunks"
 _TAGS = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, OpTags.MATMUL_OP)
 _numbers = itertools.count()
 
@@ -33,7 +34,7 @@ def _meta(  # noqa: PLR0917 - a symbol's arguments
     return TensorProxy(like=h, shape=(), dtype=compute_type(h))
 
 
-loss_in_chunks = Symbol("loss_in_chunks", _meta, id=NAME, is_prim=True, _module=None)
+loss_in_chunks = Symbol("loss_in_chunks", _meta, id=_NAME, is_prim=True, _module=None)
 
 
 def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
@@ -41,7 +42,7 @@ def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
     *tensors, steps, ignore_index, reduction, smoothing, rows, _, where = args
     options = Options(steps, ignore_index, reduction, smoothing)
     call = ChunkedLoss(options, rows, needs, options_of_jit(), where)
-    name = f"chunkedLoss{next(_numbers)}"
+    name = f"{CALLED}{next(_numbers)}"
 
     def meta(h: Any, w: Any, b: Any, *others: Any) -> Any:
         like = [x for x, needed in zip((h, w, b), needs, strict=True) if needed]
@@ -50,6 +51,7 @@ def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
 
     def bind(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {name: call}
+        bsym.header = f"{rows} rows of the logits at a time"
 
     symbol = Symbol(
         name, meta, id=name, is_prim=True, tags=_TAGS, executor=KERNELS, _bind_postprocess=bind
@@ -71,4 +73,4 @@ def _gradient(*args: Any) -> TensorProxy:
     return loss
 
 
-CHUNKED_LOSS: Table = {NAME: Composite(lambda *_: None, _without_gradient, _gradient)}
+CHUNKED_LOSS: Table = {_NAME: Composite(lambda *_: None, _without_gradient, _gradient)}
