@@ -24,7 +24,12 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.functions.chunked_loss.rows import Options, RowKernels, loss_type
+from thunder_fuser.functions.chunked_loss.rows import (
+    Options,
+    RowKernels,
+    Tensors,
+    loss_type,
+)
 from thunder_fuser.options import Value
 
 _TILE = 64  # rows of a chunk are a multiple of it, where there are that many: tiles of a product
@@ -63,43 +68,53 @@ class ChunkedLoss:
         self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any
     ) -> tuple[torch.Tensor, ...]:
         """The loss, then the gradients that are needed."""
-        sums = _Sums(h, w, b, self.needs)
+        sums = _Sums(h, w, b, self)
         if h.device.type == "meta":
             return h.new_empty((), dtype=loss_type(h)), *sums.results()
-        losses = h.new_empty(h.shape[:1], dtype=loss_type(h))
         total = scale = None
         if self.options.reduction == "mean":
             total = self.kernels.total({"target": target, "weight": weight})
             scale = total.reciprocal()
         elif any(self.needs):
-            scale = losses.new_ones(())
-        for rows in chunks(h.shape[0], self.rows):
-            tensors = {"x": sums.logits(rows), "target": target[rows], "weight": weight}
-            statistics = self.kernels.losses(tensors)
-            losses[rows] = statistics.pop("losses")
-            if any(self.needs):
-                sums.add(rows, self.kernels.gradient({**tensors, "scale": scale, **statistics}))
-            del tensors
-        loss = losses.sum()
+            scale = h.new_ones((), dtype=loss_type(h))
+        loss = self._losses(sums, {"target": target, "weight": weight, "scale": scale}).sum()
         return loss if total is None else loss / total, *sums.results()
+
+    def _losses(self, sums: _Sums, tensors: Tensors) -> torch.Tensor:
+        """The losses of all rows. What holds a chunk is gone when this returns."""
+        target, losses = tensors["target"], []
+        assert target is not None
+        for rows, x in sums.logits():
+            of_rows = {**tensors, "x": x, "target": target[rows]}
+            statistics = self.kernels.losses(of_rows)
+            losses.append(statistics.pop("losses"))
+            if any(self.needs):
+                sums.add(rows, self.kernels.gradient({**of_rows, **statistics}))
+        return torch.cat(losses)
 
 
 class _Sums:
     """The gradients of a loss's operands, up to the chunk that was added last."""
 
-    def __init__(self, h: torch.Tensor, w: torch.Tensor, b: Any, needs: Needs) -> None:
-        self._operands = h, w, b
-        of_h, of_w, of_b = needs
-        wide = loss_type(h)
+    def __init__(self, h: torch.Tensor, w: torch.Tensor, b: Any, call: ChunkedLoss) -> None:
+        self._operands, (of_h, self._of_w, of_b) = (h, w, b), call.needs
+        self._runs = [*chunks(h.shape[0], call.rows)]
+        # The memory of all chunks: a fresh one for each would be as large, and takes as long.
+        self._x: torch.Tensor | None = h.new_empty(self._runs[0].stop, w.shape[0])
         self._dh = torch.empty_like(h, memory_format=torch.contiguous_format) if of_h else None
         self._dw: torch.Tensor | None = None
-        self._of_w = of_w
-        self._db = h.new_zeros(w.shape[:1], dtype=wide) if of_b else None
+        self._db = h.new_zeros(w.shape[:1], dtype=loss_type(h)) if of_b else None
 
-    def logits(self, rows: slice) -> torch.Tensor:
-        """The product of these rows."""
-        h, w, b = self._operands
-        return torch.mm(h[rows], w.t()) if b is None else torch.addmm(b, h[rows], w.t())
+    def logits(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Each run of rows, with the product of these."""
+        (h, w, b), x = self._operands, self._x
+        assert x is not None
+        for rows in self._runs:
+            out = x[: rows.stop - rows.start]
+            if b is None:
+                yield rows, torch.mm(h[rows], w.t(), out=out)
+            else:
+                yield rows, torch.addmm(b, h[rows], w.t(), out=out)
 
     def add(self, rows: slice, dx: torch.Tensor) -> None:
         """Adds the gradients that follow from that of the logits of these rows."""
@@ -107,29 +122,25 @@ class _Sums:
         if self._dh is not None:
             torch.mm(dx, w, out=self._dh[rows])
         if self._of_w:
-            self._dw = _plus_product(self._dw, dx.t(), h[rows], whole=len(dx) == len(h))
+            self._dw = _plus_product(self._dw, dx.t(), h[rows])
         if self._db is not None:
             self._db += dx.sum(0, dtype=self._db.dtype)
 
-    def results(self) -> Iterator[torch.Tensor]:
+    def results(self) -> list[torch.Tensor]:
         """The gradients, in the types of the operands."""
-        h, w, _ = self._operands
+        (h, w, _), self._x = self._operands, None
         if h.device.type == "meta" and self._of_w:
             self._dw = w.new_empty(w.shape)
-        for result in (self._dh, self._dw, self._db):
-            if result is not None:
-                yield result.to(h.dtype)
+        of_all = (self._dh, self._dw, self._db)
+        return [gradient.to(h.dtype) for gradient in of_all if gradient is not None]
 
 
-def _plus_product(
-    sums: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor, whole: bool
-) -> torch.Tensor:
-    """sums + a @ b in float32, in place; `whole`: nothing is added to it, so in the type of a."""
-    if whole or a.dtype in (torch.float32, torch.float64):
-        return torch.mm(a, b) if sums is None else sums.addmm_(a, b)
-    if a.device.type == "cpu":
-        a, b = a.float(), b.float()
-        return torch.mm(a, b) if sums is None else sums.addmm_(a, b)
-    if sums is None:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return torch.addmm(sums, a, b, out_dtype=torch.float32, out=sums)
+def _plus_product(sums: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """sums + a @ b, in place, in the type of a loss."""
+    wide = loss_type(a)
+    if a.dtype is not wide and a.is_cuda:
+        if sums is None:
+            return torch.mm(a, b, out_dtype=wide)
+        return torch.addmm(sums, a, b, out_dtype=wide, out=sums)
+    a, b = a.to(wide), b.to(wide)
+    return torch.mm(a, b) if sums is None else sums.addmm_(a, b)

@@ -16,8 +16,9 @@ from thunder_fuser.rematerialization.policy import Policy, policy_of
 from thunder_fuser.source.jit_options import options_of_jit
 
 # A product of so many rows runs at full speed on an H200. In bf16 its result has about as many
-# bytes as the gradient of a head of as many columns, which the loss needs in any case.
-ROWS = 2048
+# bytes as the gradient of a head of as many columns, which the loss needs in any case. A CPU needs
+# fewer, and widens a chunk for the gradient of the weight.
+ROWS = {"cuda": 2048, "cpu": 512}
 
 
 def rows_of(call: CrossEntropy, *, trains: bool) -> int:
@@ -26,7 +27,7 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
         rows, policy = option("loss_rows"), policy_of(option("rematerialization"))
     assert isinstance(rows, int)
     if rows < 0:
-        rows = ROWS if _pays(policy, trains) else 0
+        rows = ROWS[call.logits.device.type] if _pays(policy, trains) else 0
     return rows if rows < call.logits._shape[0] else 0
 
 

@@ -79,7 +79,7 @@ class RowKernels:
 
     def losses(self, tensors: Tensors) -> dict[str, torch.Tensor]:
         """The losses of a chunk, under "losses", and the statistics of its rows by their names."""
-        results = self._run("lossOfRows", self._losses, tensors)
+        results = self._run("lossOfRows", self._losses, _without(tensors, "scale"))
         return dict(zip(("losses", *STATISTICS), results, strict=False))
 
     def gradient(self, tensors: Tensors) -> torch.Tensor:
@@ -164,6 +164,10 @@ def _proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
         name, shape=tuple(tensor.shape), device=to_device(tensor.device),
         dtype=to_dtype(tensor.dtype), requires_grad=False,
     )  # fmt: skip
+
+
+def _without(tensors: Tensors, name: str) -> Tensors:
+    return {key: tensor for key, tensor in tensors.items() if key != name}
 
 
 def loss_type(x: torch.Tensor) -> torch.dtype:
