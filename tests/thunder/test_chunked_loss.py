@@ -249,6 +249,15 @@ def test_autocast() -> None:
         assert rms(mine - value) <= 1.2 * rms(usual - value) + 1e-6
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_in_the_emulator(dtype: torch.dtype) -> None:
+    jitted = jit(capped, loss_rows=4, strict=True, emulate=True)
+    values = operands(dtype=dtype)
+    got, eager = (with_gradients(f, values) for f in (jitted, capped))
+    assert_as_exact_as_eager(got, eager, with_gradients(capped, widened(values)))
+    assert len(calls(jitted)) == 1
+
+
 # ------------------------------------------------------------------------ where it must not fire
 
 
