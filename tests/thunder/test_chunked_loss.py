@@ -126,6 +126,51 @@ def test_arguments(keywords: dict[str, Any], dtype: torch.dtype) -> None:
     check(function, operands(dtype=dtype, ignored=keywords.get("ignore_index", -100)))
 
 
+def recomputed(function: Function, values: Sequence[torch.Tensor]) -> None:
+    """As `check`, of a loss whose backward computes the logits again."""
+    jitted = jit(function, loss_rows=4, strict=True)
+    got, eager = (with_gradients(f, values) for f in (jitted, function))
+    assert_as_exact_as_eager(got, eager, with_gradients(function, widened(values)))
+    assert len(calls(jitted)) == 2
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.float16), ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_loss_of_each_row(smoothing: float, dtype: torch.dtype) -> None:
+    def function(h: Any, w: Any, b: Any, target: Any) -> Any:
+        x = F.linear(h, w, b) / 2
+        return F.cross_entropy(x, target, reduction="none", label_smoothing=smoothing)
+
+    recomputed(function, operands(dtype=dtype))
+
+
+def test_losses_that_the_program_weighs() -> None:
+    def function(h: Any, w: Any, b: Any, target: Any) -> Any:
+        losses = F.cross_entropy(F.linear(h, w, b), target, reduction="none")
+        counts = (target != -100).to(losses.dtype) * torch.arange(11)
+        return (losses * counts).sum() / counts.sum()
+
+    recomputed(function, operands())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_half_is_scaled_before_it_is_rounded(reduction: str) -> None:
+    """Its smallest gradients would be zero without the scale of the loss."""
+
+    def function(h: Any, w: Any, b: Any, target: Any) -> Any:
+        loss = F.cross_entropy(F.linear(h, w, b).float(), target, reduction=reduction)
+        return loss * 2.0**10
+
+    def exact(h: Any, w: Any, b: Any, target: Any) -> Any:
+        return F.cross_entropy(F.linear(h, w, b), target, reduction=reduction) * 2.0**10
+
+    values = operands(dtype=torch.float16)
+    jitted = jit(function, loss_rows=4, strict=True)
+    got, eager = (with_gradients(f, values) for f in (jitted, function))
+    assert_as_exact_as_eager(got, eager, with_gradients(exact, widened(values)))
+    assert len(calls(jitted)) == 2
+
+
 # --------------------------------------------------------------------------------- sizes and rows
 
 
@@ -271,10 +316,6 @@ def read_twice(h: Any, w: Any, b: Any, target: Any) -> Any:
     return F.cross_entropy(x, target) + torch.logsumexp(x, 1).square().mean()
 
 
-def of_rows(h: Any, w: Any, b: Any, target: Any) -> Any:
-    return F.cross_entropy(F.linear(h, w, b), target, reduction="none")
-
-
 def activated(h: Any, w: Any, b: Any, target: Any) -> Any:
     return F.cross_entropy(F.relu(F.linear(h, w, b)), target)
 
@@ -290,7 +331,6 @@ def detached(h: Any, w: Any, b: Any, target: Any) -> Any:
 REFUSED: dict[str, tuple[Function, str]] = {
     "returned": (returned, "its logits are returned too: return the loss alone"),
     "read twice": (read_twice, "its logits stay whole, for they are read at"),
-    "of rows": (of_rows, "a loss for each row"),
     "activated": (activated, "logits that"),
     "cut": (cut, "logits that slice_prim computes"),
     "detached": (detached, "logits that"),
@@ -325,13 +365,6 @@ def test_a_write_between_the_product_and_the_loss() -> None:
     torch.testing.assert_close(args[0], operands()[0] + 1.0)
     (reason,) = (one.reason for one in why(jitted) if one.name == "cross_entropy")
     assert reason == "a write in place between the product and the loss"
-
-
-def test_half_stays_whole() -> None:
-    """Its gradients need the scale that only the backward knows."""
-    jitted = jit(plain, loss_rows=4)
-    jitted(*operands(dtype=torch.float16))
-    assert calls(jitted) == []
 
 
 def test_the_line_that_keeps_the_logits() -> None:

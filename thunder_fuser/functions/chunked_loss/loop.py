@@ -8,7 +8,9 @@
         dw += x.T @ h[rows]                in float32
         db += sum(x)
 
-The gradients are those of the loss; the backward multiplies them by the gradient that it gets.
+Most often the forward does this, and the backward multiplies the gradients by that of the loss, a
+number. Where the loss is one for each row, or half lacks the range for what is not scaled yet, the
+forward computes the losses alone, and the backward runs the loop again, with their gradients.
 
 Note [As exact as eager]. Eager has one product for all rows: its accumulator is float32, and the
 sum is rounded once, to the type of the weight. Here the sums of chunks are added in float32 and
@@ -51,7 +53,11 @@ def chunks(rows: int, most: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedLoss:
-    """A call of the loss: (h, weight, bias, target, class weights) -> (loss, gradients)."""
+    """A call of the loss, or of its gradients, of (h, weight, bias, target, class weights).
+
+    needs: the gradients that it computes. Beside the loss these are its own; with `g`, the gradient
+    of the loss, they are those of what the loss is used for, and the loss is not returned.
+    """
 
     options: Options
     rows: int
@@ -64,31 +70,38 @@ class ChunkedLoss:
         kernels = RowKernels(self.options, self.of_jit, self.where)
         object.__setattr__(self, "kernels", kernels)
 
-    def __call__(
-        self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any
-    ) -> tuple[torch.Tensor, ...]:
-        """The loss, then the gradients that are needed."""
-        sums = _Sums(h, w, b, self)
+    def __call__(  # noqa: PLR0917 - the operands of a call in a trace
+        self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any,
+        g: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """The loss if there is no `g`, then the gradients."""
+        sums, reduction, total = _Sums(h, w, b, self), self.options.reduction, None
         if h.device.type == "meta":
-            return h.new_empty((), dtype=loss_type(h)), *sums.results()
-        total = scale = None
-        if self.options.reduction == "mean":
+            shape = h.shape[:1] if reduction == "none" else ()
+            loss = [h.new_empty(shape, dtype=loss_type(h))] if g is None else []
+            return *loss, *sums.results()
+        if reduction == "mean":
             total = self.kernels.total({"target": target, "weight": weight})
-            scale = total.reciprocal()
-        elif any(self.needs):
-            scale = h.new_ones((), dtype=loss_type(h))
-        loss = self._losses(sums, {"target": target, "weight": weight, "scale": scale}).sum()
-        return loss if total is None else loss / total, *sums.results()
+        scale = None
+        if any(self.needs):
+            scale = h.new_ones((), dtype=loss_type(h)) if g is None else g.to(loss_type(h))
+            scale = scale if total is None else scale / total
+        losses = self._losses(sums, {"target": target, "weight": weight, "scale": scale})
+        if g is not None:
+            return (*sums.results(),)
+        result = losses if reduction == "none" else losses.sum()
+        return (result if total is None else result / total), *sums.results()
 
     def _losses(self, sums: _Sums, tensors: Tensors) -> torch.Tensor:
         """The losses of all rows. What holds a chunk is gone when this returns."""
-        target, losses = tensors["target"], []
+        target, scale, losses = tensors["target"], tensors["scale"], []
         assert target is not None
         for rows, x in sums.logits():
             of_rows = {**tensors, "x": x, "target": target[rows]}
             statistics = self.kernels.losses(of_rows)
             losses.append(statistics.pop("losses"))
-            if any(self.needs):
+            if scale is not None:
+                of_rows["scale"] = scale[rows] if scale.ndim else scale
                 sums.add(rows, self.kernels.gradient({**of_rows, **statistics}))
         return torch.cat(losses)
 

@@ -4,7 +4,8 @@
 The option `loss_rows` says it, or leaves it to the policy of rematerialization:
 
     none()                logits are kept, as all values
-    time()                in chunks where nothing is slower: if the weight needs no gradient
+    time()                in chunks where nothing is slower: if the weight needs no gradient, and
+                          the backward does not compute the logits again
     memory(), budget(x)   in chunks
 """
 
@@ -22,7 +23,8 @@ ROWS = {"cuda": 2048, "cpu": 512}
 
 
 def rows_of(call: CrossEntropy, *, trains: bool) -> int:
-    """The rows of a chunk; 0 if the logits stay whole. trains: the weight needs a gradient."""
+    """The rows of a chunk; 0 if the logits stay whole. trains: it takes time to
+    train through it, for one of these reasons."""
     with in_force(options_of_jit()):
         rows, policy = option("loss_rows"), policy_of(option("rematerialization"))
     assert isinstance(rows, int)

@@ -27,7 +27,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracec
 from thunder_fuser.executors.support.dtypes import is_known_number
 from thunder_fuser.functions.chunked_loss.loop import Needs
 from thunder_fuser.functions.chunked_loss.price import rows_of
-from thunder_fuser.functions.chunked_loss.symbol import loss_in_chunks
+from thunder_fuser.functions.chunked_loss.symbol import loss_in_chunks, recomputes
 from thunder_fuser.functions.define import compute_type
 from thunder_fuser.functions.losses import CrossEntropy
 from thunder_fuser.source.lines import line_of
@@ -39,7 +39,7 @@ _LOSS = "torch.nn.functional.cross_entropy"
 _ARITHMETIC = {PrimIDs.MUL: "mul", PrimIDs.DIV: "div", PrimIDs.TANH: "tanh"}
 _SAME_ROWS = (PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER)
 _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
-_TYPES = (dtypes.bfloat16, dtypes.float32, dtypes.float64)
+_TYPES = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 
 
 def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
@@ -190,8 +190,6 @@ def _match(
 ) -> _Match | Reject:
     """The match of the loss at this place, or why there is none."""
     bsym = bsyms[at]
-    if call.reduction == "none":
-        return Reject("a loss for each row: its gradient is known in the backward only")
     chain = _Chain(facts, at)
     if refused := chain.follow(bsyms, call.logits):
         return refused
@@ -206,7 +204,8 @@ def _match(
     if is_tracked == _is_detached(call.logits):
         return Reject("logits that are detached")
     of_h, of_w, of_b = (is_tracked and facts.needs(operand) for operand in (h, w, b))
-    rows = rows_of(call, trains=of_w)
+    again = recomputes(call.reduction, h.dtype) and (of_h or of_w or of_b)
+    rows = rows_of(call, trains=of_w or again)
     if not rows:
         return Reject("the policy keeps its logits")
     before = []
@@ -225,7 +224,7 @@ def _refuses_operands(h: Any, w: Any, b: Any) -> Reject | None:
     if any(type(x) is not TensorProxy or x.dtype != h.dtype for x in tensors):
         return Reject("a product of operands that are not plain tensors of one type")
     if h.dtype not in _TYPES:
-        return Reject("a product of half, whose gradients need the scale of the backward")
+        return Reject(f"a product of {h.dtype}")
     if h.ndim < 2 or w.ndim != 2 or not all(type(s) is int for x in tensors for s in x._shape):
         return Reject("a product of batches, or of sizes that are not known")
     return None

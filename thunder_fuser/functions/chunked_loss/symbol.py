@@ -3,6 +3,9 @@
 
     loss = loss_in_chunks(h, w, b, target, ...)  ->  loss, dh0, dw0 = chunkedLoss0(h, w, b, target)
                                                      dh = dh0 * g, dw = dw0 * g
+
+    losses = loss_in_chunks(..., "none")         ->  losses = chunkedLoss0(h, w, b, target)
+                                                     dh, dw = chunkedLoss1(h, w, b, target, g)
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from thunder.core import dtypes
 from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
@@ -31,14 +35,24 @@ def _meta(  # noqa: PLR0917 - a symbol's arguments
     reduction: str, label_smoothing: float, rows: int, needs: Needs, where: str,
 ) -> Any:  # fmt: skip
     """The loss, in the type in which it is computed."""
-    return TensorProxy(like=h, shape=(), dtype=compute_type(h))
+    return _loss_like(h, reduction)
+
+
+def _loss_like(h: Any, reduction: str) -> TensorProxy:
+    shape = h.shape[:1] if reduction == "none" else ()
+    return TensorProxy(like=h, shape=shape, dtype=compute_type(h))
 
 
 loss_in_chunks = Symbol("loss_in_chunks", _meta, id=_NAME, is_prim=True, _module=None)
 
 
-def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
-    """The results of the symbol that computes the loss and these gradients."""
+def recomputes(reduction: str, dtype: Any) -> bool:
+    """True if the backward computes the logits again."""
+    return reduction == "none" or dtypes.to_strong_dtype(dtype) is dtypes.float16
+
+
+def _called(args: Any, needs: Needs, *g: TensorProxy) -> tuple[TensorProxy, ...]:
+    """The results of the symbol that computes the loss, or with its gradient `g` only gradients."""
     *tensors, steps, ignore_index, reduction, smoothing, rows, _, where = args
     options = Options(steps, ignore_index, reduction, smoothing)
     call = ChunkedLoss(options, rows, needs, options_of_jit(), where)
@@ -46,8 +60,8 @@ def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
 
     def meta(h: Any, w: Any, b: Any, *others: Any) -> Any:
         like = [x for x, needed in zip((h, w, b), needs, strict=True) if needed]
-        loss = TensorProxy(like=h, shape=(), dtype=compute_type(h))
-        return loss, *(TensorProxy(like=x, dtype=h.dtype) for x in like)
+        loss = [] if g else [_loss_like(h, reduction)]
+        return *loss, *(TensorProxy(like=x, dtype=h.dtype) for x in like)
 
     def bind(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {name: call}
@@ -56,7 +70,7 @@ def _called(args: Any, needs: Needs) -> tuple[TensorProxy, ...]:
     symbol = Symbol(
         name, meta, id=name, is_prim=True, tags=_TAGS, executor=KERNELS, _bind_postprocess=bind
     )
-    return symbol(*tensors)  # type: ignore[no-any-return]
+    return symbol(*tensors, *g)  # type: ignore[no-any-return]
 
 
 def _without_gradient(*args: Any) -> TensorProxy:
@@ -64,12 +78,17 @@ def _without_gradient(*args: Any) -> TensorProxy:
 
 
 def _gradient(*args: Any) -> TensorProxy:
-    needs = args[-2]
-    loss, *gradients = _called(args, needs)
-    g = get_grad(loss)
+    h, needs, reduction = args[0], args[-2], args[7]
     tensors = [x for x, needed in zip(args[:3], needs, strict=True) if needed]
+    if recomputes(reduction, h.dtype):
+        loss = _without_gradient(*args)
+        gradients = _called(args, needs, get_grad(loss)) if tensors else ()
+    else:
+        loss, *parts = _called(args, needs)
+        g = get_grad(loss)
+        gradients = tuple(as_type(part, g.dtype) * g for part in parts)
     for tensor, gradient in zip(tensors, gradients, strict=True):
-        put_grad(tensor, as_type(as_type(gradient, g.dtype) * g, tensor.dtype))
+        put_grad(tensor, as_type(gradient, tensor.dtype))
     return loss
 
 
