@@ -10,6 +10,7 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from helpers.exactness import assert_as_exact_as_eager, rms, with_gradients
 
 from thunder_fuser.errors import OptionError
@@ -85,7 +86,15 @@ def tied(h: Any, w: Any, b: Any, target: Any) -> Any:
     return F.cross_entropy(F.linear(h * embedded, w, b), target)
 
 
-MODELS = {f.__name__: f for f in (plain, capped, shifted, scaled, product, tied)}
+def checkpointed(h: Any, w: Any, b: Any, target: Any) -> Any:
+    def head(h: Any, w: Any, b: Any) -> Any:
+        return F.linear(torch.tanh(h), w, b)
+
+    x = torch.utils.checkpoint.checkpoint(head, h, w, b, use_reentrant=False)
+    return F.cross_entropy(x, target)
+
+
+MODELS = {f.__name__: f for f in (plain, capped, shifted, scaled, product, tied, checkpointed)}
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -328,9 +337,26 @@ def detached(h: Any, w: Any, b: Any, target: Any) -> Any:
     return F.cross_entropy(F.linear(h, w, b).detach(), target) + (h.sum() + w.sum() + b.sum())
 
 
+class Halved(torch.autograd.Function):
+    """tanh with half of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 0.5
+
+
+def with_its_own_gradient(h: Any, w: Any, b: Any, target: Any) -> Any:
+    return F.cross_entropy(Halved.apply(F.linear(h, w, b)), target)
+
+
 REFUSED: dict[str, tuple[Function, str]] = {
     "returned": (returned, "its logits are returned too: return the loss alone"),
     "read twice": (read_twice, "its logits stay whole, for they are read at"),
+    "with its own gradient": (with_its_own_gradient, "logits of a custom function"),
     "activated": (activated, "logits that"),
     "cut": (cut, "logits that slice_prim computes"),
     "detached": (detached, "logits that"),

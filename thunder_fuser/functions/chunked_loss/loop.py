@@ -27,15 +27,15 @@ from typing import Any
 import torch
 
 from thunder_fuser.functions.chunked_loss.rows import (
+    NamedTensors,
     Options,
     RowKernels,
-    Tensors,
     loss_type,
 )
 from thunder_fuser.options import Value
 
 _TILE = 64  # rows of a chunk are a multiple of it, where there are that many: tiles of a product
-Needs = tuple[bool, bool, bool]  # whether the hidden state, weight and bias need gradients
+NeedsGradient = tuple[bool, bool, bool]  # whether the hidden state, weight and bias need gradients
 
 
 def chunks(rows: int, most: int) -> Iterator[slice]:
@@ -61,7 +61,7 @@ class ChunkedLoss:
 
     options: Options
     rows: int
-    needs: Needs
+    needs: NeedsGradient
     of_jit: Mapping[str, Value] = field(default_factory=dict)
     where: str = ""
     kernels: RowKernels = field(init=False)
@@ -92,7 +92,7 @@ class ChunkedLoss:
         result = losses if reduction == "none" else losses.sum()
         return (result if total is None else result / total), *sums.results()
 
-    def _losses(self, sums: _Sums, tensors: Tensors) -> torch.Tensor:
+    def _losses(self, sums: _Sums, tensors: NamedTensors) -> torch.Tensor:
         """The losses of all rows. What holds a chunk is gone when this returns."""
         target, scale, losses = tensors["target"], tensors["scale"], []
         assert target is not None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder.core import dtypes, prims
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import ProxyTag, TensorProxy
@@ -25,7 +26,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracectx, tracectx
 
 from thunder_fuser.executors.support.dtypes import is_known_number
-from thunder_fuser.functions.chunked_loss.loop import Needs
+from thunder_fuser.functions.chunked_loss.loop import NeedsGradient
 from thunder_fuser.functions.chunked_loss.price import rows_of
 from thunder_fuser.functions.chunked_loss.symbol import loss_in_chunks, recomputes
 from thunder_fuser.functions.define import compute_type
@@ -50,13 +51,13 @@ def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
     if not places:
         return trace
     facts = _Facts.of(bsyms)
-    matches: dict[int, _Match] = {}
+    matches: dict[int, _ProductLoss] = {}
     for at in places:
         call = CrossEntropy(*bsyms[at].args, **bsyms[at].kwargs)
         if call.refuses() or not rows_of(call, trains=False):
             continue
         match = _match(bsyms, at, call, facts)
-        if isinstance(match, _Match):
+        if isinstance(match, _ProductLoss):
             matches[at] = match
         elif rows_of(call, trains=True):
             note(bsyms[at], match)
@@ -76,8 +77,12 @@ def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Of a trace: {value: its primitive}, {value: the place of its bound symbol}, {value: the
-    places of its readers}, the values that depend on a parameter, and where tensors are written."""
+    """The primitives and bound symbols of a trace.
+
+    makers: {value: its primitive}; places: {value: the place of its bound symbol}; readers: {value:
+    the places of its readers}; tracked: the values that depend on what requires a gradient; writes:
+    the places of writes in place.
+    """
 
     makers: dict[str, BoundSymbol] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
@@ -117,7 +122,7 @@ class _Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Match:
+class _ProductLoss:
     """A loss at this place, and the bound symbols that it replaces.
 
     before: primitives inside of the product's bound symbol that it reads. moves: the primitives
@@ -132,7 +137,7 @@ class _Match:
     before: tuple[BoundSymbol, ...]
     moves: tuple[BoundSymbol, ...]
     steps: tuple[tuple[str, float], ...]
-    needs: Needs
+    needs: NeedsGradient
     rows: int
 
     def symbols(self, trace: TraceCtx) -> list[BoundSymbol]:
@@ -187,16 +192,18 @@ def _moved(move: BoundSymbol, h: Any, width: int) -> Any:
 
 def _match(
     bsyms: Sequence[BoundSymbol], at: int, call: CrossEntropy, facts: _Facts
-) -> _Match | Reject:
+) -> _ProductLoss | Reject:
     """The match of the loss at this place, or why there is none."""
     bsym = bsyms[at]
-    chain = _Chain(facts, at)
+    chain = _LogitsPath(facts, at)
     if refused := chain.follow(bsyms, call.logits):
         return refused
     product = chain.product
     h, w, b = _operands(product)
     if refused := _refuses_operands(h, w, b):
         return refused
+    if not all(_is_of_thunder(bsyms[at]) for at in chain.dropped):
+        return Reject("logits of a custom function, which has its own gradient, or of a checkpoint")
     first = min(chain.dropped)
     if any(first <= write < at for write in facts.writes):
         return Reject("a write in place between the product and the loss")
@@ -208,15 +215,17 @@ def _match(
     rows = rows_of(call, trains=of_w or again)
     if not rows:
         return Reject("the policy keeps its logits")
-    before = []
-    for leaf in parts(bsyms[facts.places[product.output.name]]):
-        if leaf is product:
-            break
-        before.append(leaf)
-    return _Match(
+    parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]
+    before = parts_of_product[: parts_of_product.index(product)]
+    return _ProductLoss(
         at, frozenset(chain.dropped), call, bsym, product, tuple(before),
         tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), (of_h, of_w, of_b), rows,
     )  # fmt: skip
+
+
+def _is_of_thunder(bsym: BoundSymbol) -> bool:
+    """False for an autograd.Function of the user, for which Thunder makes an executor."""
+    return bsym.sym.executor is None and bsym.sym.id != ltorch.checkpoint.id
 
 
 def _refuses_operands(h: Any, w: Any, b: Any) -> Reject | None:
@@ -230,7 +239,7 @@ def _refuses_operands(h: Any, w: Any, b: Any) -> Reject | None:
     return None
 
 
-class _Chain:
+class _LogitsPath:
     """The way from the loss's logits back to the product."""
 
     def __init__(self, facts: _Facts, at: int) -> None:

@@ -32,7 +32,7 @@ from thunder_fuser.options import Value
 
 # What a model does to its logits, in order: ("div", 30.0), ("tanh", 0.0), ("mul", 30.0).
 Steps = tuple[tuple[str, float], ...]
-Tensors = Mapping[str, torch.Tensor | None]
+NamedTensors = Mapping[str, torch.Tensor | None]
 STATISTICS = Rows._fields
 
 _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
@@ -72,23 +72,23 @@ class RowKernels:
         self.options, self._of_jit, self._where = options, of_jit, where
         self._known: dict[tuple[Any, ...], _Kernel] = {}
 
-    def total(self, tensors: Tensors) -> torch.Tensor:
+    def total(self, tensors: NamedTensors) -> torch.Tensor:
         """The divisor of a mean, for the targets and the weights of all rows."""
         (total,) = self._run("lossTotal", self._total, tensors)
         return total
 
-    def losses(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+    def losses(self, tensors: NamedTensors) -> dict[str, torch.Tensor]:
         """The losses of a chunk, under "losses", and the statistics of its rows by their names."""
         results = self._run("lossOfRows", self._losses, _without(tensors, "scale"))
         return dict(zip(("losses", *STATISTICS), results, strict=False))
 
-    def gradient(self, tensors: Tensors) -> torch.Tensor:
+    def gradient(self, tensors: NamedTensors) -> torch.Tensor:
         """The gradient of the product's result, most often in its memory."""
         (gradient,) = self._run("gradientOfRows", self._gradient, tensors, donated=("x",))
         return gradient
 
     def _run(
-        self, name: str, function: Any, tensors: Tensors, donated: Sequence[str] = ()
+        self, name: str, function: Any, tensors: NamedTensors, donated: Sequence[str] = ()
     ) -> Sequence[torch.Tensor]:
         named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         key = name, *((at, x.shape, x.dtype, x.device) for at, x in named.items())
@@ -155,8 +155,8 @@ def _region(
         results = [proxy.name for proxy in function(**proxies)]
     leaves = tuple(leaf for bsym in trace.bound_symbols for leaf in leaves_of(bsym))
     region = Region(leaves, (), (), is_backward=False, where=where).narrowed(results)
-    made = [proxy.name for proxy in region.outputs]
-    return region, tuple(map(made.index, results))
+    outputs = [proxy.name for proxy in region.outputs]
+    return region, tuple(map(outputs.index, results))
 
 
 def _proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
@@ -166,7 +166,7 @@ def _proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
     )  # fmt: skip
 
 
-def _without(tensors: Tensors, name: str) -> Tensors:
+def _without(tensors: NamedTensors, name: str) -> NamedTensors:
     return {key: tensor for key, tensor in tensors.items() if key != name}
 
 

@@ -19,7 +19,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 
 from thunder_fuser.executors.support.check import CHUNKED_LOSS as CALLED
-from thunder_fuser.functions.chunked_loss.loop import ChunkedLoss, Needs
+from thunder_fuser.functions.chunked_loss.loop import ChunkedLoss, NeedsGradient
 from thunder_fuser.functions.chunked_loss.rows import Options, Steps
 from thunder_fuser.functions.define import Composite, Table, as_type, compute_type
 from thunder_fuser.functions.kernels import KERNELS
@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 def _meta(  # noqa: PLR0917 - a symbol's arguments
     h: Any, w: Any, b: Any, target: Any, weight: Any, steps: Steps, ignore_index: int,
-    reduction: str, label_smoothing: float, rows: int, needs: Needs, where: str,
+    reduction: str, label_smoothing: float, rows: int, needs: NeedsGradient, where: str,
 ) -> Any:  # fmt: skip
     """The loss, in the type in which it is computed."""
     return _loss_like(h, reduction)
@@ -51,7 +51,7 @@ def recomputes(reduction: str, dtype: Any) -> bool:
     return reduction == "none" or dtypes.to_strong_dtype(dtype) is dtypes.float16
 
 
-def _called(args: Any, needs: Needs, *g: TensorProxy) -> tuple[TensorProxy, ...]:
+def _called(args: Any, needs: NeedsGradient, *g: TensorProxy) -> tuple[TensorProxy, ...]:
     """The results of the symbol that computes the loss, or with its gradient `g` only gradients."""
     *tensors, steps, ignore_index, reduction, smoothing, rows, _, where = args
     options = Options(steps, ignore_index, reduction, smoothing)
