@@ -8,6 +8,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from thunder.core.compile_data import get_compile_data
@@ -170,10 +171,7 @@ class ThunderFuser(FusionExecutor):
         return self._compilations.of(first).recomputation
 
 
-def _behind_fences(trace: TraceCtx) -> TraceCtx:
-    return losses_in_chunks(trace, fuser.note_refusal)
-
-
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
-install(Hooks(fuser, writes_as_values, _behind_fences, note_layout, may_be_edited))
+_in_chunks = partial(losses_in_chunks, note=fuser.note_refusal)
+install(Hooks(fuser, writes_as_values, _in_chunks, note_layout, may_be_edited))
