@@ -12,8 +12,11 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from helpers.exactness import assert_as_exact_as_eager, rms, with_gradients
+from thunder.dynamo import thunderfx
 
+import thunder_fuser
 from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.explain import report, why
 from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.functions.chunked_loss.loop import chunks
@@ -160,6 +163,53 @@ def test_losses_that_the_program_weighs() -> None:
         return (losses * counts).sum() / counts.sum()
 
     recomputed(function, operands())
+
+
+# A z-loss keeps the sums of the rows near 1. It stands before the loss, or behind it.
+
+
+def z_before(h: Any, w: Any, b: Any, target: Any) -> Any:
+    x = F.linear(h, w, b)
+    z = torch.logsumexp(x, -1).pow(2).mean()
+    return F.cross_entropy(x, target) + 0.1 * z
+
+
+def z_behind(h: Any, w: Any, b: Any, target: Any) -> Any:
+    x = 3.0 * torch.tanh(F.linear(h.view(1, -1, WIDTH), w, b) / 3.0)
+    loss = F.cross_entropy(x.view(-1, CLASSES), target, reduction="sum", label_smoothing=0.1)
+    return loss + 0.1 * x.logsumexp(2).square().sum()
+
+
+def z_of_counted_rows(h: Any, w: Any, b: Any, target: Any) -> Any:
+    x = F.linear(h, w, b)
+    counted = target != 3
+    losses = F.cross_entropy(x, target, ignore_index=3, reduction="none")
+    sums = torch.logsumexp(x, dim=1, keepdim=True).squeeze(1)
+    return (losses + 0.1 * sums * sums * counted).sum() / counted.sum()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("function", [z_before, z_behind, z_of_counted_rows])
+def test_z_losses(function: Function, dtype: torch.dtype) -> None:
+    recomputed(function, operands(dtype=dtype, ignored=3))
+
+
+def test_a_z_loss_without_gradients() -> None:
+    jitted = jit(z_before, loss_rows=4, strict=True)
+    torch.testing.assert_close(jitted(*operands()), z_before(*operands()))
+    assert len(calls(jitted)) == 1
+
+
+def test_targets_that_follow_the_z_loss_keep_the_logits() -> None:
+    def function(h: Any, w: Any, b: Any, target: Any) -> Any:
+        x = F.linear(h, w, b)
+        z = torch.logsumexp(x, 1)
+        return F.cross_entropy(x, torch.where(z > 0, target, 0)) + z.sum()
+
+    jitted = jit(function, loss_rows=4, strict=True)
+    torch.testing.assert_close(jitted(*operands()), function(*operands()))
+    (reason,) = (one.reason for one in why(jitted) if one.name == "cross_entropy")
+    assert reason == "targets that are computed behind the logsumexp of the logits"
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -312,6 +362,65 @@ def test_in_the_emulator(dtype: torch.dtype) -> None:
     assert len(calls(jitted)) == 1
 
 
+# -------------------------------------------------------------------------------- other doors
+
+
+def llama(cap: float = 0.0) -> Any:
+    """A model of transformers whose head is its embedding."""
+    transformers = pytest.importorskip("transformers")
+    family = "Gemma2" if cap else "Llama"
+    more = {"final_logit_softcapping": cap, "query_pre_attn_scalar": 8} if cap else {}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, head_dim=8,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True, **more,
+    )  # fmt: skip
+    return getattr(transformers, f"{family}ForCausalLM")(config)
+
+
+class LossOf(torch.nn.Module):
+    """The loss of a model of transformers alone."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.model(input_ids=ids, labels=ids, use_cache=False).loss
+
+
+def jitted_by(door: str, module: torch.nn.Module) -> tuple[Function, Callable[[], list[str]]]:
+    """(the module's forward by a door, the calls of losses in chunks in its traces)"""
+    if door == "thunder.jit":
+        jitted = jit(module, loss_rows=4, strict=True)
+        return jitted, lambda: calls(jitted)
+    if door == "thunder_fuser.jit":
+        fast = thunder_fuser.jit(module, fuser_loss_rows=4, fuser_strict=True)
+        return fast, lambda: calls(fast)
+    torch._dynamo.reset()
+    compiled = thunderfx(module, executors=[fuser], fuser_loss_rows=4)
+    return compiled, lambda: [
+        name for info in compiled._backend.subgraph_infos
+        for graph in info.thunder_compiled_fns for name in calls(graph)
+    ]
+
+
+@pytest.mark.parametrize("door", ["thunder.jit", "thunder_fuser.jit", "thunderfx"])
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+def test_models_of_transformers(door: str, cap: float) -> None:
+    """Tied weights: the gradient of the embedding is added to that of the head."""
+    module, ids = LossOf(llama(cap)), torch.randint(0, 64, (2, 7))
+    jitted, called = jitted_by(door, module)
+    results = []
+    for function in (jitted, module):
+        module.zero_grad()
+        loss = function(ids)
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in module.parameters())])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    assert len(called()) == 1
+
+
 # ------------------------------------------------------------------------ where it must not fire
 
 
@@ -322,7 +431,7 @@ def returned(h: Any, w: Any, b: Any, target: Any) -> Any:
 
 def read_twice(h: Any, w: Any, b: Any, target: Any) -> Any:
     x = F.linear(h, w, b)
-    return F.cross_entropy(x, target) + torch.logsumexp(x, 1).square().mean()
+    return F.cross_entropy(x, target) + x.square().mean()
 
 
 def activated(h: Any, w: Any, b: Any, target: Any) -> Any:

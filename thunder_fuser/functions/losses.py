@@ -344,11 +344,13 @@ class CrossEntropy:
 
         g / total * (softmax(x) - (column is target)), and zero for ignored rows
         """
-        x = wide(self.logits)
-        g = as_type(g, x.dtype)
+        g = as_type(g, compute_type(self.logits))
         scale = _column(ltorch.where(self.counted(), g if total is None else g / total, 0.0))
-        softmax = ltorch.exp(x - _column(rows.most) - _column(rows.log_sum))
-        return self.row_gradient(rows, softmax) * scale
+        return self.row_gradient(rows, self.softmax(rows)) * scale
+
+    def softmax(self, rows: Rows) -> Any:
+        """[N, C], computed from the logits again."""
+        return ltorch.exp(wide(self.logits) - _column(rows.most) - _column(rows.log_sum))
 
     def row_gradient(self, rows: Rows, softmax: Any) -> Any:
         """softmax - (column is target), weighted and smoothed."""

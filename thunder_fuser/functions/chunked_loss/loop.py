@@ -72,38 +72,46 @@ class ChunkedLoss:
 
     def __call__(  # noqa: PLR0917 - the operands of a call in a trace
         self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any,
-        g: torch.Tensor | None = None,
+        g: torch.Tensor | None = None, of_sums: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """The loss if there is no `g`, then the gradients."""
-        sums, reduction, total = _Sums(h, w, b, self), self.options.reduction, None
+        """The loss and, if asked for, the rows' logsumexp, if there is no `g`; then gradients."""
+        gradients, wide = _Sums(h, w, b, self), loss_type(h)
         if h.device.type == "meta":
-            shape = h.shape[:1] if reduction == "none" else ()
-            loss = [h.new_empty(shape, dtype=loss_type(h))] if g is None else []
-            return *loss, *sums.results()
-        if reduction == "mean":
+            results = [] if g is not None else self._without_data(h)
+            return *results, *gradients.results()
+        tensors = {"target": target, "weight": weight, "scale": None, "of_sums": of_sums}
+        mean, total = self.options.reduction == "mean", h.new_ones((), dtype=wide)
+        if mean:
             total = self.kernels.total({"target": target, "weight": weight})
-        scale = None
         if any(self.needs):
-            scale = h.new_ones((), dtype=loss_type(h)) if g is None else g.to(loss_type(h))
-            scale = scale if total is None else scale / total
-        losses = self._losses(sums, {"target": target, "weight": weight, "scale": scale})
+            tensors["scale"] = (total.new_ones(()) if g is None else g.to(wide)) / total
+        losses, sums = self._rows(gradients, tensors)
         if g is not None:
-            return (*sums.results(),)
-        result = losses if reduction == "none" else losses.sum()
-        return (result if total is None else result / total), *sums.results()
+            return (*gradients.results(),)
+        loss = losses if self.options.reduction == "none" else losses.sum()
+        loss = loss / total if mean else loss
+        return loss, *([sums] if self.options.with_sums else []), *gradients.results()
 
-    def _losses(self, sums: _Sums, tensors: NamedTensors) -> torch.Tensor:
-        """The losses of all rows. What holds a chunk is gone when this returns."""
-        target, scale, losses = tensors["target"], tensors["scale"], []
-        assert target is not None
-        for rows, x in sums.logits():
-            of_rows = {**tensors, "x": x, "target": target[rows]}
+    def _without_data(self, h: torch.Tensor) -> list[torch.Tensor]:
+        rows = h.new_empty(h.shape[:1], dtype=loss_type(h))
+        loss = rows if self.options.reduction == "none" else rows.new_empty(())
+        return [loss, rows] if self.options.with_sums else [loss]
+
+    def _rows(
+        self, gradients: _Sums, tensors: NamedTensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(losses, logsumexp) of all rows. What holds a chunk is gone when this returns."""
+        losses, sums = [], []
+        split = {name: x for name, x in tensors.items() if x is not None and x.ndim}
+        split.pop("weight", None)
+        for rows, x in gradients.logits():
+            of_rows = {**tensors, **{name: each[rows] for name, each in split.items()}, "x": x}
             statistics = self.kernels.losses(of_rows)
             losses.append(statistics.pop("losses"))
-            if scale is not None:
-                of_rows["scale"] = scale[rows] if scale.ndim else scale
-                sums.add(rows, self.kernels.gradient({**of_rows, **statistics}))
-        return torch.cat(losses)
+            sums.append(statistics["most"] + statistics["log_sum"])
+            if tensors["scale"] is not None:
+                gradients.add(rows, self.kernels.gradient({**of_rows, **statistics}))
+        return torch.cat(losses), torch.cat(sums)
 
 
 class _Sums:

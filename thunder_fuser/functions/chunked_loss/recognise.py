@@ -24,6 +24,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracectx, tracectx
+from thunder.core.utils import sequencify
 
 from thunder_fuser.executors.support.dtypes import is_known_number
 from thunder_fuser.functions.chunked_loss.loop import NeedsGradient
@@ -37,6 +38,7 @@ from thunder_fuser.trace.proxies import RENAMES, makes, parts, reads
 
 Note = Callable[[BoundSymbol, Reject], None]
 _LOSS = "torch.nn.functional.cross_entropy"
+_SUMS = "torch.logsumexp"
 _ARITHMETIC = {PrimIDs.MUL: "mul", PrimIDs.DIV: "div", PrimIDs.TANH: "tanh"}
 _SAME_ROWS = (PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER)
 _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
@@ -58,7 +60,7 @@ def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
             continue
         match = _match(bsyms, at, call, facts)
         if isinstance(match, _ProductLoss):
-            matches[at] = match
+            matches[match.at] = match
         elif rows_of(call, trains=True):
             note(bsyms[at], match)
     if not matches:
@@ -94,7 +96,7 @@ class _Facts:
     def of(bsyms: Sequence[BoundSymbol]) -> _Facts:
         facts = _Facts()
         for at, bsym in enumerate(bsyms):
-            leaves = [bsym] if bsym.sym.id == _LOSS else [*parts(bsym)]
+            leaves = [bsym] if bsym.sym.id in (_LOSS, _SUMS) else [*parts(bsym)]
             for leaf in leaves:
                 facts._add(at, leaf)
             if any(leaf.sym.id in RENAMES for leaf in leaves):
@@ -126,7 +128,7 @@ class _ProductLoss:
     """A loss at this place, and the bound symbols that it replaces.
 
     before: primitives inside of the product's bound symbol that it reads. moves: the primitives
-    that move rows of the logits, in order.
+    that move rows of the logits, in order. sums: a logsumexp of the logits, or None.
     """
 
     at: int
@@ -139,6 +141,7 @@ class _ProductLoss:
     steps: tuple[tuple[str, float], ...]
     needs: NeedsGradient
     rows: int
+    sums: BoundSymbol | None
 
     def symbols(self, trace: TraceCtx) -> list[BoundSymbol]:
         """The bound symbols to put in place of the loss's."""
@@ -162,14 +165,19 @@ class _ProductLoss:
         call, loss = self.call, self.bsym.output
         args = (
             h, w, b, call.target, call.weight, self.steps, call.ignore_index, call.reduction,
-            float(call.label_smoothing), self.rows, self.needs, line_of(self.bsym),
+            float(call.label_smoothing), self.sums is not None, self.rows, self.needs,
+            line_of(self.bsym),
         )  # fmt: skip
-        if compute_type(h) == loss.dtype:
-            last = loss_in_chunks.bind(*args, output=loss)
-        else:
-            result = loss_in_chunks(*args)
-            last = prims.convert_element_type.bind(result, loss.dtype, output=loss)
-        get_tracectx().peek_scope().append(last)
+        scope, kind = get_tracectx().peek_scope(), compute_type(h)
+        if self.sums is None and kind == loss.dtype:
+            scope.append(loss_in_chunks.bind(*args, output=loss))
+            return
+        results = loss_in_chunks(*args)
+        outputs = [loss] if self.sums is None else [loss, self.sums.output]
+        for result, output in zip(sequencify(results), outputs, strict=True):
+            if result._shape != output._shape:
+                result = prims.reshape(result, output._shape)
+            scope.append(prims.convert_element_type.bind(result, output.dtype, output=output))
 
 
 def _operands(product: BoundSymbol) -> tuple[Any, Any, Any]:
@@ -204,22 +212,28 @@ def _match(
         return refused
     if not all(_is_of_thunder(bsyms[at]) for at in chain.dropped):
         return Reject("logits of a custom function, which has its own gradient, or of a checkpoint")
-    first = min(chain.dropped)
-    if any(first <= write < at for write in facts.writes):
+    sums = None if chain.sums is None else bsyms[chain.sums]
+    ends = [at] if chain.sums is None else [at, chain.sums]
+    if any(min(chain.dropped) <= write < max(ends) for write in facts.writes):
         return Reject("a write in place between the product and the loss")
-    is_tracked = not _is_detached(bsym.output)
-    if is_tracked == _is_detached(call.logits):
+    late = [x for x in (call.target, call.weight) if x is not None]
+    if any(facts.places.get(x.name, -1) > min(ends) for x in late):
+        return Reject("targets that are computed behind the logsumexp of the logits")
+    is_tracked = not _is_detached(call.logits)
+    results = [bsyms[end].output for end in ends]
+    if any(is_tracked == _is_detached(result) for result in results):
         return Reject("logits that are detached")
     of_h, of_w, of_b = (is_tracked and facts.needs(operand) for operand in (h, w, b))
-    again = recomputes(call.reduction, h.dtype) and (of_h or of_w or of_b)
+    again = recomputes(call.reduction, sums is not None, h.dtype) and (of_h or of_w or of_b)
     rows = rows_of(call, trains=of_w or again)
     if not rows:
         return Reject("the policy keeps its logits")
     parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]
     before = parts_of_product[: parts_of_product.index(product)]
     return _ProductLoss(
-        at, frozenset(chain.dropped), call, bsym, product, tuple(before),
+        min(ends), frozenset({*chain.dropped, *ends}), call, bsym, product, tuple(before),
         tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), (of_h, of_w, of_b), rows,
+        sums,
     )  # fmt: skip
 
 
@@ -249,6 +263,7 @@ class _LogitsPath:
         self.steps: list[tuple[str, float]] = []
         self.dropped: set[int] = set()
         self.rounded: set[Any] = set()  # types that values are narrowed to
+        self.sums: int | None = None  # the place of a logsumexp of the rows
 
     def follow(self, bsyms: Sequence[BoundSymbol], value: Any) -> Reject | None:
         """Why a value on the way is needed, or is computed in another way; None at the product."""
@@ -259,6 +274,8 @@ class _LogitsPath:
                 return Reject("logits that are an argument")
             readers = [*self.facts.readers[value.name]]
             readers.remove(reader)
+            if len(readers) == 1 and self._takes_sums(bsyms[readers[0]], value):
+                self.sums = readers.pop()
             if readers:
                 return _read_elsewhere(bsyms[readers[0]])
             reader = self.facts.places[value.name]
@@ -271,6 +288,14 @@ class _LogitsPath:
             if value._shape[-1] != classes or not self._takes(leaf, value):
                 return Reject(f"logits that {leaf.sym.name} computes")
             (value,) = (p for p in reads(leaf) if isinstance(p, TensorProxy))
+
+    def _takes_sums(self, reader: BoundSymbol, value: Any) -> bool:
+        """True for a logsumexp of these rows, with which nothing but views happens to the loss."""
+        if reader.sym.id != _SUMS or self.sums is not None or self.steps:
+            return False
+        (dim,) = reader.args[1] if isinstance(reader.args[1], Sequence) else (reader.args[1],)
+        is_last = dim in (-1, value.ndim - 1)
+        return is_last and all(move.sym.id is PrimIDs.RESHAPE for move in self.moves)
 
     def _takes(self, leaf: BoundSymbol, result: Any) -> bool:
         """Notes what a primitive does to the logits; False if it is not known."""

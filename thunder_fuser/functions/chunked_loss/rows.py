@@ -50,12 +50,16 @@ _BACKWARD: Mapping[str, Callable[[Any, Any, float], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a call of cross_entropy asks for, beside its tensors, and what is done to the logits."""
+    """What a call of cross_entropy asks for, beside its tensors, and what is done to the logits.
+
+    with_sums: the logsumexp of each row is a result too.
+    """
 
     steps: Steps = ()
     ignore_index: int = -100
     reduction: str = "mean"
     label_smoothing: float = 0.0
+    with_sums: bool = False
 
     def call(self, logits: Any, target: Any, weight: Any) -> CrossEntropy:
         """The call of cross_entropy with these logits."""
@@ -79,7 +83,7 @@ class RowKernels:
 
     def losses(self, tensors: NamedTensors) -> dict[str, torch.Tensor]:
         """The losses of a chunk, under "losses", and the statistics of its rows by their names."""
-        results = self._run("lossOfRows", self._losses, _without(tensors, "scale"))
+        results = self._run("lossOfRows", self._losses, _without(tensors, "scale", "of_sums"))
         return dict(zip(("losses", *STATISTICS), results, strict=False))
 
     def gradient(self, tensors: NamedTensors) -> torch.Tensor:
@@ -115,11 +119,14 @@ class RowKernels:
         return [ltorch.where(call.counted(), losses, 0.0), *kept]
 
     def _gradient(
-        self, x: Any, target: Any, scale: Any, weight: Any = None, **statistics: Any
-    ) -> list[Any]:
-        values = self._values(x)
+        self, x: Any, target: Any, scale: Any, weight: Any = None, of_sums: Any = None,
+        **statistics: Any,
+    ) -> list[Any]:  # fmt: skip
+        values, rows = self._values(x), Rows(**statistics)
         call = self.options.call(values[-1], target, weight)
-        g = call.backward(Rows(**statistics), scale, None)
+        g = call.backward(rows, scale, None)
+        if of_sums is not None:
+            g = g + call.softmax(rows) * ltorch.unsqueeze(of_sums, 1)
         for (name, number), y in zip(reversed(self.options.steps), reversed(values), strict=False):
             g = _BACKWARD[name](g, y, number)
         return [as_type(g, x.dtype)]
@@ -166,8 +173,8 @@ def _proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
     )  # fmt: skip
 
 
-def _without(tensors: NamedTensors, name: str) -> NamedTensors:
-    return {key: tensor for key, tensor in tensors.items() if key != name}
+def _without(tensors: NamedTensors, *names: str) -> NamedTensors:
+    return {key: tensor for key, tensor in tensors.items() if key not in names}
 
 
 def loss_type(x: torch.Tensor) -> torch.dtype:

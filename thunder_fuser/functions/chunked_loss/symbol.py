@@ -32,36 +32,38 @@ _numbers = itertools.count()
 
 def _meta(  # noqa: PLR0917 - a symbol's arguments
     h: Any, w: Any, b: Any, target: Any, weight: Any, steps: Steps, ignore_index: int,
-    reduction: str, label_smoothing: float, rows: int, needs: NeedsGradient, where: str,
+    reduction: str, label_smoothing: float, with_sums: bool, rows: int, needs: NeedsGradient,
+    where: str,
 ) -> Any:  # fmt: skip
-    """The loss, in the type in which it is computed."""
-    return _loss_like(h, reduction)
+    """The loss and, if asked for, the rows' logsumexp, in the type in which they are computed."""
+    loss, *sums = _results_like(h, reduction, with_sums)
+    return (loss, *sums) if sums else loss
 
 
-def _loss_like(h: Any, reduction: str) -> TensorProxy:
-    shape = h.shape[:1] if reduction == "none" else ()
-    return TensorProxy(like=h, shape=shape, dtype=compute_type(h))
+def _results_like(h: Any, reduction: str, with_sums: bool) -> list[TensorProxy]:
+    shapes = [h.shape[:1] if reduction == "none" else (), *[h.shape[:1]] * with_sums]
+    return [TensorProxy(like=h, shape=shape, dtype=compute_type(h)) for shape in shapes]
 
 
 loss_in_chunks = Symbol("loss_in_chunks", _meta, id=_NAME, is_prim=True, _module=None)
 
 
-def recomputes(reduction: str, dtype: Any) -> bool:
+def recomputes(reduction: str, with_sums: bool, dtype: Any) -> bool:
     """True if the backward computes the logits again."""
-    return reduction == "none" or dtypes.to_strong_dtype(dtype) is dtypes.float16
+    return reduction == "none" or with_sums or dtypes.to_strong_dtype(dtype) is dtypes.float16
 
 
 def _called(args: Any, needs: NeedsGradient, *g: TensorProxy) -> tuple[TensorProxy, ...]:
     """The results of the symbol that computes the loss, or with its gradient `g` only gradients."""
-    *tensors, steps, ignore_index, reduction, smoothing, rows, _, where = args
-    options = Options(steps, ignore_index, reduction, smoothing)
+    *tensors, steps, ignore_index, reduction, smoothing, with_sums, rows, _, where = args
+    options = Options(steps, ignore_index, reduction, smoothing, with_sums)
     call = ChunkedLoss(options, rows, needs, options_of_jit(), where)
     name = f"{CALLED}{next(_numbers)}"
 
     def meta(h: Any, w: Any, b: Any, *others: Any) -> Any:
         like = [x for x, needed in zip((h, w, b), needs, strict=True) if needed]
-        loss = [] if g else [_loss_like(h, reduction)]
-        return *loss, *(TensorProxy(like=x, dtype=h.dtype) for x in like)
+        results = [] if g else _results_like(h, reduction, with_sums)
+        return *results, *(TensorProxy(like=x, dtype=h.dtype) for x in like)
 
     def bind(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {name: call}
@@ -73,23 +75,25 @@ def _called(args: Any, needs: NeedsGradient, *g: TensorProxy) -> tuple[TensorPro
     return symbol(*tensors, *g)  # type: ignore[no-any-return]
 
 
-def _without_gradient(*args: Any) -> TensorProxy:
-    return _called(args, (False, False, False))[0]
+def _without_gradient(*args: Any) -> Any:
+    loss, *sums = _called(args, (False, False, False))
+    return (loss, *sums) if sums else loss
 
 
-def _gradient(*args: Any) -> TensorProxy:
-    h, needs, reduction = args[0], args[-2], args[7]
+def _gradient(*args: Any) -> Any:
+    h, reduction, with_sums, needs = args[0], args[7], args[9], args[-2]
     tensors = [x for x, needed in zip(args[:3], needs, strict=True) if needed]
-    if recomputes(reduction, h.dtype):
-        loss = _without_gradient(*args)
-        gradients = _called(args, needs, get_grad(loss)) if tensors else ()
+    if recomputes(reduction, with_sums, h.dtype):
+        results = _called(args, (False, False, False))
+        of_results = [get_grad(result) for result in results]
+        gradients = _called(args, needs, *of_results) if tensors else ()
     else:
         loss, *parts = _called(args, needs)
-        g = get_grad(loss)
+        results, g = (loss,), get_grad(loss)
         gradients = tuple(as_type(part, g.dtype) * g for part in parts)
     for tensor, gradient in zip(tensors, gradients, strict=True):
         put_grad(tensor, as_type(gradient, tensor.dtype))
-    return loss
+    return results if with_sums else results[0]
 
 
 CHUNKED_LOSS: Table = {_NAME: Composite(lambda *_: None, _without_gradient, _gradient)}
