@@ -124,6 +124,7 @@ class _Sums:
         self._x: torch.Tensor | None = h.new_empty(self._runs[0].stop, w.shape[0])
         self._dh = torch.empty_like(h, memory_format=torch.contiguous_format) if of_h else None
         self._dw: torch.Tensor | None = None
+        self._wide: torch.Tensor | None = None  # the gradient of a chunk, where it is widened
         self._db = h.new_zeros(w.shape[:1], dtype=loss_type(h)) if of_b else None
 
     def logits(self) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -143,25 +144,29 @@ class _Sums:
         if self._dh is not None:
             torch.mm(dx, w, out=self._dh[rows])
         if self._of_w:
-            self._dw = _plus_product(self._dw, dx.t(), h[rows])
+            self._add_to_weight(dx, h[rows])
         if self._db is not None:
             self._db += dx.sum(0, dtype=self._db.dtype)
 
+    def _add_to_weight(self, dx: torch.Tensor, h: torch.Tensor) -> None:
+        """dw += dx.T @ h, in the type of a loss."""
+        wide = loss_type(h)
+        if h.dtype is not wide and h.is_cuda:
+            if self._dw is None:
+                self._dw = torch.mm(dx.t(), h, out_dtype=wide)
+            else:
+                torch.addmm(self._dw, dx.t(), h, out_dtype=wide, out=self._dw)
+            return
+        if h.dtype is not wide:
+            if self._wide is None:
+                self._wide = dx.new_empty(dx.shape, dtype=wide)  # the first chunk is the longest
+            dx, h = self._wide[: len(dx)].copy_(dx), h.to(wide)
+        self._dw = torch.mm(dx.t(), h) if self._dw is None else self._dw.addmm_(dx.t(), h)
+
     def results(self) -> list[torch.Tensor]:
         """The gradients, in the types of the operands."""
-        (h, w, _), self._x = self._operands, None
+        (h, w, _), self._x, self._wide = self._operands, None, None
         if h.device.type == "meta" and self._of_w:
             self._dw = w.new_empty(w.shape)
         of_all = (self._dh, self._dw, self._db)
         return [gradient.to(h.dtype) for gradient in of_all if gradient is not None]
-
-
-def _plus_product(sums: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """sums + a @ b, in place, in the type of a loss."""
-    wide = loss_type(a)
-    if a.dtype is not wide and a.is_cuda:
-        if sums is None:
-            return torch.mm(a, b, out_dtype=wide)
-        return torch.addmm(sums, a, b, out_dtype=wide, out=sums)
-    a, b = a.to(wide), b.to(wide)
-    return torch.mm(a, b) if sums is None else sums.addmm_(a, b)
