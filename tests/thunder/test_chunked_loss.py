@@ -107,6 +107,12 @@ def test_models(name: str, dtype: torch.dtype) -> None:
     check(MODELS[name], operands(dtype=dtype))
 
 
+@pytest.mark.parametrize("rows", [5, 11])
+def test_means_of_float64(rows: int) -> None:
+    """A third of float32 would be a hundred million times as far off."""
+    check(plain, operands(rows, torch.float64))
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_logits_that_are_widened(dtype: torch.dtype) -> None:
     def wide(h: Any, w: Any, b: Any, target: Any) -> Any:

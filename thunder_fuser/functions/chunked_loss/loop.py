@@ -82,7 +82,7 @@ class ChunkedLoss:
         tensors = {"target": target, "weight": weight, "scale": None, "of_sums": of_sums}
         mean, total = self.options.reduction == "mean", h.new_ones((), dtype=wide)
         if mean:
-            total = self.kernels.total({"target": target, "weight": weight})
+            total = self.kernels.total({"target": target, "weight": weight}).to(wide)
         if any(self.needs):
             tensors["scale"] = (total.new_ones(()) if g is None else g.to(wide)) / total
         losses, sums = self._rows(gradients, tensors)
