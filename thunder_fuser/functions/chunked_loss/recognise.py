@@ -49,15 +49,14 @@ def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
     """The trace with such losses as symbols; itself if it has none. note: called with each other
     loss whose logits would be computed in chunks, and why they are not."""
     bsyms = trace.bound_symbols
-    places = [at for at, bsym in enumerate(bsyms) if bsym.sym.id == _LOSS]
-    if not places:
+    losses = [(at, bsym) for at, bsym in enumerate(bsyms) if bsym.sym.id == _LOSS]
+    calls = [(at, CrossEntropy(*bsym.args, **bsym.kwargs)) for at, bsym in losses]
+    known = [(at, call) for at, call in calls if not call.refuses()]
+    wanted = [(at, call) for at, call in known if rows_of(call, trains=False)]
+    if not wanted:
         return trace
-    facts = _Facts.of(bsyms)
-    matches: dict[int, _ProductLoss] = {}
-    for at in places:
-        call = CrossEntropy(*bsyms[at].args, **bsyms[at].kwargs)
-        if call.refuses() or not rows_of(call, trains=False):
-            continue
+    facts, matches = _Facts.of(bsyms), {}
+    for at, call in wanted:
         match = _match(bsyms, at, call, facts)
         if isinstance(match, _ProductLoss):
             matches[match.at] = match
