@@ -78,13 +78,14 @@ else
 fi
 wait
 
-parts+=(warm_path prices blocks functions train_step kernels kernels_training)
+parts+=(warm_path prices blocks functions train_step loss kernels kernels_training)
 part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
     --json "$out/warm_path.json"
 part prices 90 "$python" -m benchmarks prices --device cuda --json "$out/prices.json"
 part blocks 150 "$python" -m benchmarks blocks --device cuda --json "$out/blocks.json"
 part functions 60 "$python" -m benchmarks functions --device cuda --json "$out/functions.json"
 part train_step 400 "$python" -m benchmarks train_step --device cuda --json "$out/train_step.json"
+part loss 600 "$python" -m benchmarks loss --device cuda --cases llama-head,qwen-head,gemma-head,llama-4 --json "$out/loss.json"
 # Above 200 s it begins no new point, and says which are left.
 part kernels 240 "$python" -m benchmarks kernels --device cuda --sizes gate --budget 200 \
     --json "$out/kernels.json"
@@ -102,6 +103,7 @@ report prices 33
 report blocks 6
 report functions 11
 report train_step 8
+report loss 24
 report kernels 150
 report kernels_training 60
 

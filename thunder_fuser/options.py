@@ -121,6 +121,11 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
+        Option(
+            "loss_rows", int, -1, "rows of a language model's logits that exist at a time, where"
+            " only its loss reads them; 0: all; -1: as the policy of rematerialization says",
+            least=-1,
+        ),
         Option("functional_writes", bool, True, "writes through views have their gradients"),
         Option(
             "thunder_fixes", bool, True, "replacements of Thunder's functions that give wrong"
@@ -198,6 +203,7 @@ class OptionValues(TypedDict, total=False):
     rematerialization: str | Callable[..., Any]
     repeatable: bool
     donation: bool
+    loss_rows: int
     functional_writes: bool
     thunder_fixes: bool
     thunder_speedups: bool

@@ -8,6 +8,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from thunder.core.compile_data import get_compile_data
@@ -45,6 +46,7 @@ from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.functions import composite_of, register, why_apart
+from thunder_fuser.functions.chunked_loss.recognise import losses_in_chunks
 from thunder_fuser.options import Value, compile_options, in_force, option
 from thunder_fuser.presegment import skipped_names
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
@@ -54,6 +56,7 @@ from thunder_fuser.source.lines import say_traced, tag_line
 from thunder_fuser.thunder_patches.door import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
+from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.passes import run_passes
 from thunder_fuser.versions import __version__
 
@@ -101,9 +104,14 @@ class ThunderFuser(FusionExecutor):
         if composite_of(bsym) is None:
             return support(bsym) is None
         reason = why_apart(bsym)
-        if reason is not None and data is not None:
-            self._compilations.refuse(data, bsym, reason)
+        if reason is not None:
+            self.note_refusal(bsym, reason)
         return reason is None
+
+    def note_refusal(self, bsym: BoundSymbol, reason: Reject) -> None:
+        """Notes for reports why the running compilation takes a composite apart."""
+        if (data := get_compile_data()) is not None:
+            self._compilations.refuse(data, bsym, reason)
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one fusion; False when it is used up. amount 0: whether there is any."""
@@ -165,4 +173,5 @@ class ThunderFuser(FusionExecutor):
 
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
-install(Hooks(fuser, writes_as_values, note_layout, may_be_edited))
+_in_chunks = partial(losses_in_chunks, note=fuser.note_refusal)
+install(Hooks(fuser, writes_as_values, _in_chunks, note_layout, may_be_edited))

@@ -31,6 +31,7 @@ from thunder_fuser.executors.support.dtensor_calls import CALLED
 from thunder_fuser.functions import collectives
 from thunder_fuser.functions.attention import ATTENTION
 from thunder_fuser.functions.batch_norms import BATCH_NORMS
+from thunder_fuser.functions.chunked_loss.symbol import CHUNKED_LOSS
 from thunder_fuser.functions.collectives import COLLECTIVES
 from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides, noted
 from thunder_fuser.functions.groups import GROUPS
@@ -49,6 +50,7 @@ TABLES: dict[str, Table] = {
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: table[name] for table in TABLES.values() for name in table}
+FUNCTIONS |= CHUNKED_LOSS  # not one of torch's
 FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 

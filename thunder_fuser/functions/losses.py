@@ -259,7 +259,7 @@ def _refuses_log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Reject | 
     return None if known else Reject("log_softmax of a 0-dim tensor, or along a computed dimension")
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """The values of each row that the backward reads: log(sum(exp(x))), and the weights.
 
     The logarithm is kept in two parts, `most` + `log_sum`: their rounded sum would lack digits
@@ -273,7 +273,7 @@ class _Rows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _CrossEntropy:
+class CrossEntropy:
     """A call of cross_entropy: its parameters, with logits [N, C], target [N], weight [C]."""
 
     logits: TensorProxy
@@ -308,26 +308,26 @@ class _CrossEntropy:
         result = as_type(losses, self.logits.dtype)
         return result, lambda g: [(self.logits, self.backward(rows, g, total))]
 
-    def losses(self) -> tuple[Any, _Rows]:
+    def losses(self) -> tuple[Any, Rows]:
         """log(sum(exp(x))) - x[target] of each row, times the weight of the target."""
         x = wide(self.logits)
         most = ltorch.amax(x, 1)
         below = _column(most) - x
-        rows = _Rows(most, ltorch.log(ltorch.sum(ltorch.exp(-below), 1)))
+        rows = Rows(most, ltorch.log(ltorch.sum(ltorch.exp(-below), 1)))
         # An ignored row reads class 0; any other target outside the classes raises as an index.
         target = ltorch.where(self.counted(), self.target, 0)
         picked = prims.squeeze(prims.take_along_axis(x, _column(target), 1), (1,))
         losses = most - picked + rows.log_sum
         if self.weight is not None:
             weight = self.wide_weight()
-            rows = _Rows(*rows[:2], prims.take(weight, target, 0), ltorch.sum(weight))
+            rows = Rows(*rows[:2], prims.take(weight, target, 0), ltorch.sum(weight))
             losses = losses * rows.of_target
         if self.label_smoothing:
             smooth = self.smooth(below, rows) * self.shift
             losses = losses * (1.0 - self.label_smoothing) + smooth
         return losses, rows
 
-    def smooth(self, below: Any, rows: _Rows) -> Any:
+    def smooth(self, below: Any, rows: Rows) -> Any:
         """The losses of all classes together: sum(weight * (log(sum(exp(x))) - x))."""
         if self.weight is None:
             return ltorch.sum(below, 1) + rows.log_sum * float(self.logits._shape[1])
@@ -339,18 +339,20 @@ class _CrossEntropy:
             return ltorch.sum(ltorch.where(self.counted(), weights, 0.0))
         return as_type(ltorch.sum(as_type(self.counted(), dtypes.int64)), dtype)
 
-    def backward(self, rows: _Rows, g: Any, total: Any) -> Any:
+    def backward(self, rows: Rows, g: Any, total: Any) -> Any:
         """[N, C], computed from the logits again, in one pointwise kernel.
 
         g / total * (softmax(x) - (column is target)), and zero for ignored rows
         """
-        x = wide(self.logits)
-        g = as_type(g, x.dtype)
+        g = as_type(g, compute_type(self.logits))
         scale = _column(ltorch.where(self.counted(), g if total is None else g / total, 0.0))
-        softmax = ltorch.exp(x - _column(rows.most) - _column(rows.log_sum))
-        return self.row_gradient(rows, softmax) * scale
+        return self.row_gradient(rows, self.softmax(rows)) * scale
 
-    def row_gradient(self, rows: _Rows, softmax: Any) -> Any:
+    def softmax(self, rows: Rows) -> Any:
+        """[N, C], computed from the logits again."""
+        return ltorch.exp(wide(self.logits) - _column(rows.most) - _column(rows.log_sum))
+
+    def row_gradient(self, rows: Rows, softmax: Any) -> Any:
         """softmax - (column is target), weighted and smoothed."""
         classes, kept = softmax.shape[1], 1.0 - self.label_smoothing
         columns = ltorch.arange(classes, device=softmax.device, dtype=dtypes.int64)
@@ -404,5 +406,5 @@ LOSSES: Table = {
     ),
     "torch.log_softmax": with_gradient(_refuses_log_softmax, _log_softmax),
     "torch.nn.functional.binary_cross_entropy": of_calls(_BinaryCrossEntropy),
-    "torch.nn.functional.cross_entropy": of_calls(_CrossEntropy),
+    "torch.nn.functional.cross_entropy": of_calls(CrossEntropy),
 }  # fmt: skip

@@ -72,8 +72,11 @@ def change_before_gradient(hooks: Hooks) -> None:
     of_thunder = thunder.insert_alias_updates
 
     def insert_alias_updates(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx:
-        changed = None if hooks.compilation() is None else hooks.before_gradient(trace, aliases)
-        return of_thunder(trace, aliases) if changed is None else of_thunder(changed, [])
+        if hooks.compilation() is None:
+            return of_thunder(trace, aliases)
+        changed = hooks.before_gradient(trace, aliases)
+        fenced = of_thunder(trace, aliases) if changed is None else of_thunder(changed, [])
+        return hooks.behind_fences(fenced)
 
     thunder.insert_alias_updates = insert_alias_updates
 

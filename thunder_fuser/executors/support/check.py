@@ -51,6 +51,7 @@ _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("it marks where in-place copies are made"),
 }
+CHUNKED_LOSS = "chunkedLoss"  # begins the names of such calls (functions/chunked_loss)
 _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 
 
@@ -66,6 +67,8 @@ def support(bsym: BoundSymbol) -> Reject | None:
             return Reject("torch runs it on DTensors, for which Thunder has no primitive to fuse")
         is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # e.g. a product
         known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
+        if bsym.sym.name.startswith(CHUNKED_LOSS):
+            known = Reject("its kernels run on some rows of the logits at a time")
         return known or Reject(f"no rule for {bsym.sym.name}")
     claimed = bsym.sym.executor is not None
     why = None if claimed else refuse_composite(bsym)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A chunk of logits -> its losses and, in the memory of the logits, their gradient.
+
+    x[r, C], target[r]         loss[r]; most[r], log_sum[r]     one pass over the rows
+    x[r, C], most, log_sum  -> dx[r, C], written over x         a pointwise kernel
+
+Each of the two is a region, as the executor makes them of a trace. So it is compiled, cached and
+reported in the same way, and torch runs it where it cannot be compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import prims
+from thunder.core.devices import to_device
+from thunder.core.dtypes import float32, to_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import TraceCtx, tracectx
+
+from thunder_fuser.executors.regions.plan import RegionMemory
+from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.run.region_callable import RegionCallable, compile_region
+from thunder_fuser.executors.support.check import leaves_of
+from thunder_fuser.functions.define import as_type, wide
+from thunder_fuser.functions.losses import CrossEntropy, Rows
+from thunder_fuser.options import Value
+
+# What a model does to its logits, in order: ("div", 30.0), ("tanh", 0.0), ("mul", 30.0).
+Steps = tuple[tuple[str, float], ...]
+NamedTensors = Mapping[str, torch.Tensor | None]
+STATISTICS = Rows._fields
+
+_FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
+    "mul": prims.mul,
+    "div": prims.div,
+    "tanh": lambda x, _: prims.tanh(x),
+}
+# (the gradient of a step's result, the result, the step's number) -> that of its operand
+_BACKWARD: Mapping[str, Callable[[Any, Any, float], Any]] = {
+    "mul": lambda g, y, number: prims.mul(g, number),
+    "div": lambda g, y, number: prims.div(g, number),
+    "tanh": lambda g, y, _: g * (1.0 - y * y),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a call of cross_entropy asks for, beside its tensors, and what is done to the logits.
+
+    with_sums: the logsumexp of each row is a result too.
+    """
+
+    steps: Steps = ()
+    ignore_index: int = -100
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+    with_sums: bool = False
+
+    def call(self, logits: Any, target: Any, weight: Any) -> CrossEntropy:
+        """The call of cross_entropy with these logits."""
+        return CrossEntropy(
+            logits, target, weight, ignore_index=self.ignore_index, reduction="none",
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+
+
+class RowKernels:
+    """The kernels for chunks of one shape and type."""
+
+    def __init__(self, options: Options, of_jit: Mapping[str, Value], where: str) -> None:
+        self.options, self._of_jit, self._where = options, of_jit, where
+        self._known: dict[tuple[Any, ...], _Kernel] = {}
+
+    def total(self, tensors: NamedTensors) -> torch.Tensor:
+        """The divisor of a mean, for the targets and the weights of all rows."""
+        (total,) = self._run("lossTotal", self._total, tensors)
+        return total
+
+    def losses(self, tensors: NamedTensors) -> dict[str, torch.Tensor]:
+        """The losses of a chunk, under "losses", and the statistics of its rows by their names."""
+        results = self._run("lossOfRows", self._losses, _without(tensors, "scale", "of_sums"))
+        return dict(zip(("losses", *STATISTICS), results, strict=False))
+
+    def gradient(self, tensors: NamedTensors) -> torch.Tensor:
+        """The gradient of the product's result, most often in its memory."""
+        (gradient,) = self._run("gradientOfRows", self._gradient, tensors, donated=("x",))
+        return gradient
+
+    def _run(
+        self, name: str, function: Any, tensors: NamedTensors, donated: Sequence[str] = ()
+    ) -> Sequence[torch.Tensor]:
+        named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        key = name, *((at, x.shape, x.dtype, x.device) for at, x in named.items())
+        if key not in self._known:
+            region, order = _region(function, named, self._where)
+            memory = RegionMemory(donated=tuple(donated))
+            call = RegionCallable(name, region, memory, compile_region, self._of_jit)
+            self._known[key] = _Kernel(call, tuple(p.name for p in region.inputs), order)
+        return self._known[key](named)
+
+    # ---- what the kernels compute, of proxies
+
+    def _total(self, target: Any, weight: Any = None) -> list[Any]:
+        call = self.options.call(None, target, weight)
+        if weight is None:
+            return [call.total(None, float32)]
+        classes = ltorch.where(call.counted(), target, 0)
+        return [call.total(prims.take(wide(weight), classes, 0), None)]
+
+    def _losses(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
+        call = self.options.call(self._values(x)[-1], target, weight)
+        losses, rows = call.losses()
+        kept = [value for value in rows if value is not None]
+        return [ltorch.where(call.counted(), losses, 0.0), *kept]
+
+    def _gradient(
+        self, x: Any, target: Any, scale: Any, weight: Any = None, of_sums: Any = None,
+        **statistics: Any,
+    ) -> list[Any]:  # fmt: skip
+        values, rows = self._values(x), Rows(**statistics)
+        call = self.options.call(values[-1], target, weight)
+        g = call.backward(rows, scale, None)
+        if of_sums is not None:
+            g = g + call.softmax(rows) * ltorch.unsqueeze(of_sums, 1)
+        for (name, number), y in zip(reversed(self.options.steps), reversed(values), strict=False):
+            g = _BACKWARD[name](g, y, number)
+        return [as_type(g, x.dtype)]
+
+    def _values(self, x: Any) -> list[Any]:
+        """The logits in the type of the computation, before and after each step."""
+        values = [wide(x)]
+        for name, number in self.options.steps:
+            values.append(_FORWARD[name](values[-1], number))
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A region and the names of its inputs. order: the places of the results among its outputs."""
+
+    call: RegionCallable
+    inputs: tuple[str, ...]
+    order: tuple[int, ...]
+
+    def __call__(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        results = self.call.call(*(tensors[name] for name in self.inputs))
+        return [results[at] for at in self.order]
+
+
+def _region(
+    function: Callable[..., list[Any]], tensors: Mapping[str, torch.Tensor], where: str
+) -> tuple[Region, tuple[int, ...]]:
+    """The region that computes a function of proxies, for tensors like these."""
+    trace = TraceCtx()
+    with tracectx(trace):
+        proxies = {name: _proxy(name, tensor) for name, tensor in tensors.items()}
+        results = [proxy.name for proxy in function(**proxies)]
+    leaves = tuple(leaf for bsym in trace.bound_symbols for leaf in leaves_of(bsym))
+    region = Region(leaves, (), (), is_backward=False, where=where).narrowed(results)
+    outputs = [proxy.name for proxy in region.outputs]
+    return region, tuple(map(outputs.index, results))
+
+
+def _proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
+    return TensorProxy(
+        name, shape=tuple(tensor.shape), device=to_device(tensor.device),
+        dtype=to_dtype(tensor.dtype), requires_grad=False,
+    )  # fmt: skip
+
+
+def _without(tensors: NamedTensors, *names: str) -> NamedTensors:
+    return {key: tensor for key, tensor in tensors.items() if key not in names}
+
+
+def loss_type(x: torch.Tensor) -> torch.dtype:
+    """float64 for float64 logits, float32 for all others."""
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
