@@ -102,6 +102,17 @@ def summed_order(
     return as_read if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)
 
 
+def shared_last(part: Part, kept: tuple[str, ...]) -> tuple[str, ...]:
+    """Kept axes with those last that the largest tensor lacks: the rows of threads of a block then
+    read the same elements of it, which come from memory once.
+
+    T4[m, n] = sum(T0[m, k] * T1[n, k], k), T1 larger       (m, n)  ->  (n, m)
+    """
+    largest = max(part.inputs, key=part.bytes_of, default=None)
+    axes = kept if largest is None else part.axes(largest)
+    return (*(a for a in kept if a in axes), *(a for a in kept if a not in axes))
+
+
 def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Groups of neighbours that every access walks as one axis.
 

@@ -29,7 +29,14 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.schedule.axes import collapse, even_lanes, row_shift, size_of, summed_order
+from thunder_fuser.schedule.axes import (
+    collapse,
+    even_lanes,
+    row_shift,
+    shared_last,
+    size_of,
+    summed_order,
+)
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.row_shape import row_of, width_of
@@ -87,6 +94,7 @@ class Rows(KernelMatch):
         if chunked:  # runs have an order of their own; rfactor takes that of most tensors
             reduced = chunked.reduced
         last = tuple(takewhile(pattern.reduced.__contains__, reversed(order)))
+        kept = shared_last(part, kept) if last else kept
         plane, chunk = size_of(part, last), chunked.size if chunked else 0
         return cls(part, target, options, kept, reduced, inner=bool(last), chunk=chunk, plane=plane)
 

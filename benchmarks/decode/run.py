@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of few rows, and tokens of a model with a static cache, beside clone's rate.
+
+The floor is the time in which clone, which reads and writes, moves as many bytes as the weights
+have. A goal that is missed is printed and no failure; a wrong result is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.decode import products
+from benchmarks.options import add_compile, add_device, add_small
+from benchmarks.report import Report
+
+PARTS = ("products", "tokens")
+WRONG = 1.5  # times torch's error
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
+    add_small(parser)
+    add_compile(parser, default=True)
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: both")
+    add("--seconds", type=float, default=0.2, help="of running, for each product (0.2)")
+
+
+def run(given: argparse.Namespace, report: Report) -> None:
+    rate = products.clone_rate(given.device, given.seconds, given.small)
+    report.figures["clone_bytes_per_us"] = rate
+    report.lines.append(f"clone {rate / 1e6:.3f} TB/s")
+    if "products" in given.parts:
+        _products(given, report, rate)
+
+
+def _products(given: argparse.Namespace, report: Report, rate: float) -> None:
+    found: list[products.Measured] = []
+    for weight in products.SMALL if given.small else products.WEIGHTS:
+        for rows in products.ROWS[:3] if weight.is_turned else products.ROWS:
+            name = f"{weight.model} {weight.name}, rows {rows}"
+            with report.section(name):
+                one = products.measure(weight, rows, rate, given.seconds, given.device)
+                found.append(one)
+                report.figures["products"] = [each.content() for each in found]
+                detail = f"{one.error:.2f} times torch's error"
+                report.check(name, one.error <= WRONG, detail)
+    report.lines += [products.text(found), ""]
+    missed = [f"missed: {name}: {text}" for name, met, text in products.gaps(found) if not met]
+    report.lines += missed

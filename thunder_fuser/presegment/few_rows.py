@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A matrix product of few rows becomes a sum, which fuses with what is around it.
+
+    T2 = linear(T0: bf16[1, k], T1: bf16[n, k])
+->  T3 = cast(T0, Float); T4 = broadcast(T3, [False, True, False])
+    T5 = cast(T1, Float); T6 = broadcast(T5, [True, False, False])
+    T7 = mul(T4, T6);     T8 = sum(T7, dims=[2]); T2 = cast(T8, BFloat16)
+
+Such a product is bound by the bytes of its matrix. The schedulers of reductions read these once,
+and a bias, an activation or a residual behind it needs no kernel of its own. Every block reads the
+rows, so computed rows are stored first:
+
+    T0 = silu(T9)  ->  T10 = silu(T9); T0 = segment_set(T10)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.rewrite import Chain, Rule, makers
+from thunder_fuser.target import Target
+
+MOST_ROWS = 2
+LEAST_ELEMENTS = 1 << 16  # of the matrix: torch's product of a smaller one is as fast
+PRODUCTS = ("linear", "matmul")
+_DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float)
+
+
+def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Turns matrix products of few rows into sums."""
+    products = {r: found for r in fusion.exprs if (found := _operands(fusion, r)) is not None}
+    stored = {rows for rows, _, _ in products.values() if _is_computed(fusion, rows)}
+    new: dict[OpRecord, list[OpRecord]] = {}
+    for record in fusion.exprs:
+        if record in products:
+            new[record] = _summed(fusion, record, *products[record])
+        if not stored.isdisjoint(record.outputs):
+            new[record] = [*_stored(new.get(record, [record]), stored)]
+    return new
+
+
+def _is_computed(fusion: Fusion, name: str) -> bool:
+    """True if a kernel computes the value, by more than casts of what is in memory already."""
+    chain = makers(fusion.producer, name, _only_moves)
+    return any(not _only_moves(r) and r.row.kind is not OpKind.EXTERNAL for r in chain)
+
+
+def _only_moves(record: OpRecord) -> bool:
+    return record.op == "cast" or record.row.kind is OpKind.MOVEMENT
+
+
+def _stored(records: list[OpRecord], names: set[str]) -> Iterator[OpRecord]:
+    """The records, with a boundary behind each of these values, which has its name."""
+    for record in records:
+        once = {name: f"{name}.once" for name in record.outputs if name in names}
+        yield replace(record, outputs=tuple(once.get(name, name) for name in record.outputs))
+        for name, computed in once.items():
+            yield OpRecord("segment_set", (computed,), (name,))
+
+
+def is_of_few_rows(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """True if operands of these sizes have few rows and a matrix that is worth a kernel.
+
+    >>> is_of_few_rows("linear", (1, 1, 2048), (512, 2048))
+    True
+    >>> is_of_few_rows("matmul", (64, 2048), (2048, 512))
+    False
+    """
+    if op == "matmul" and len(b) == 1:
+        a, b = b, a
+    rows = prod(a[:-1])
+    return len(b) == 2 and 0 < rows <= MOST_ROWS and prod(b) >= LEAST_ELEMENTS
+
+
+def _operands(fusion: Fusion, record: OpRecord) -> tuple[str, str, int] | None:
+    """The rows, the matrix, and the matrix's summed axis; None for another product."""
+    if record.op not in PRODUCTS:
+        return None
+    a, b, *bias = names_of(record)
+    views = [fusion.tensors[name] for name in (a, b, *bias)]
+    sizes = [view.sizes for view in views]
+    dtypes = {view.dtype for view in views}
+    if len(dtypes) > 1 or not dtypes <= set(_DTYPES) or record.attr("streams") is not None:
+        return None
+    if not is_of_few_rows(record.op, sizes[0], sizes[1]):
+        return None
+    if any(shape != sizes[1][:1] for shape in sizes[2:]):
+        return None  # the bias has one element, or several axes
+    if record.op == "matmul" and len(sizes[1]) == 1:
+        return b, a, 1
+    return a, b, 1 if record.op == "linear" else 0
+
+
+def _summed(
+    fusion: Fusion, record: OpRecord, rows: str, matrix: str, summed: int
+) -> list[OpRecord]:
+    """The records of the product. summed: the axis of the matrix that it sums."""
+    (name,), axes = record.outputs, len(fusion.tensors[rows].sizes) - 1
+    of_rows, of_matrix = Chain(rows, f"{name}.rows"), Chain(matrix, f"{name}.matrix")
+    of_rows.add("cast", dtype=DataType.Float)
+    lacking = axes + 1 - summed  # of the axes of both, the one that the rows lack
+    of_rows.add("broadcast", is_broadcast_dim=tuple(at == lacking for at in range(axes + 2)))
+    of_matrix.add("cast", dtype=DataType.Float)
+    of_matrix.add("broadcast", is_broadcast_dim=(True,) * axes + (False, False))
+    total = Chain(of_rows.last, f"{name}.product")
+    total.add("mul", of_matrix.last)
+    total.add("sum", dims=(axes + summed,), keepdim=False)
+    records = [*of_rows.records, *of_matrix.records]
+    for bias in names_of(record)[2:]:
+        added = Chain(bias, f"{name}.bias")
+        added.add("cast", dtype=DataType.Float)
+        if axes:
+            added.add("broadcast", is_broadcast_dim=(True,) * axes + (False,))
+        records += added.records
+        total.add("add", added.last)
+    total.add("cast", dtype=fusion.tensors[name].dtype)
+    return [*records, *total.named(name)]
