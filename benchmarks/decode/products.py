@@ -18,7 +18,7 @@ from benchmarks.clock import Calls, cpu_times, cuda_times, sets_for
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.explain.shown import table
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.presegment.few_rows import MOST_ROWS
+from thunder_fuser.options import option
 
 OURS, TORCH, SUM = "ours", "torch", "sum"
 MOST_SUMMED = 4  # rows of the products that are also measured as sums
@@ -45,8 +45,9 @@ class Weight:
 
 
 def _of_llama(
-    model: str, width: int, kv: int, hidden: int, vocabulary: int, layers: int
+    model: str, layers: int, vocabulary: int, widths: tuple[int, int, int]
 ) -> tuple[Weight, ...]:
+    width, kv, hidden = widths
     return (
         Weight(model, "q, output", width, width, 2 * layers),
         Weight(model, "k, v", kv, width, 2 * layers),
@@ -57,13 +58,13 @@ def _of_llama(
 
 
 WEIGHTS = (
-    *_of_llama("Llama-3.2-1B", 2048, 512, 8192, 128256, 16),
+    *_of_llama("Llama-3.2-1B", 16, 128256, (2048, 512, 8192)),
     Weight("turned", "gate, up", 8192, 2048, 1, is_turned=True),
     Weight("turned", "down", 2048, 8192, 1, is_turned=True),
-    *_of_llama("Qwen2.5-0.5B", 896, 128, 4864, 151936, 24),
-    *_of_llama("Llama-3-8B", 4096, 1024, 14336, 128256, 32),
+    *_of_llama("Qwen2.5-0.5B", 24, 151936, (896, 128, 4864)),
+    *_of_llama("Llama-3-8B", 32, 128256, (4096, 1024, 14336)),
 )
-SMALL = _of_llama("small", 256, 128, 512, 1024, 2)
+SMALL = _of_llama("small", 2, 1024, (256, 128, 512))
 ROWS = (1, 2, 4, 8, 16)
 
 
@@ -110,7 +111,7 @@ def measure(
     runs = {TORCH: product}
     ours = _definition(weight, x, matrices[0])
     segments = ours.program([x, matrices[0]]).segmented.segments
-    if rows <= MOST_ROWS:
+    if rows <= int(option("few_rows"))  # type: ignore[call-overload]:
         runs[OURS] = ours.entry.prepare().callable()
     elif rows <= MOST_SUMMED:
         runs[SUM] = _definition(weight, x, matrices[0], as_sum=True).entry.prepare().callable()
@@ -185,7 +186,8 @@ def sums(found: list[Measured]) -> Iterator[str]:
         for name in (OURS, SUM, TORCH):
             if all(name in one.us for one in of_model):
                 us = sum(one.us[name] * one.weight.count for one in of_model)
-                yield f"{model}, rows {rows}: {name} {us / 1e3:.3f} ms, {floor / us:.2f} of the floor"
+                share = f"{floor / us:.2f} of the floor"
+                yield f"{model}, rows {rows}: {name} {us / 1e3:.3f} ms, {share}"
 
 
 def gaps(found: list[Measured]) -> Iterator[tuple[str, bool, str]]:

@@ -44,6 +44,7 @@ from thunder_fuser.executors.run.region_callable import Compile, compile_region
 from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
+from thunder_fuser.executors.support.products import differentiates_product
 from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.options import Value, compile_options, in_force, option
 from thunder_fuser.presegment import skipped_names
@@ -99,7 +100,7 @@ class ThunderFuser(FusionExecutor):
         if data is not None:
             say_traced(data)
         if composite_of(bsym) is None:
-            return support(bsym) is None
+            return support(bsym) is None and not differentiates_product(bsym)
         reason = why_apart(bsym)
         if reason is not None and data is not None:
             self._compilations.refuse(data, bsym, reason)
