@@ -18,7 +18,7 @@ from benchmarks.clock import Calls, cpu_times, cuda_times, sets_for
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.explain.shown import table
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.options import option
+from thunder_fuser.options import compile_options
 
 OURS, TORCH, SUM = "ours", "torch", "sum"
 MOST_SUMMED = 4  # rows of the products that are also measured as sums
@@ -111,7 +111,7 @@ def measure(
     runs = {TORCH: product}
     ours = _definition(weight, x, matrices[0])
     segments = ours.program([x, matrices[0]]).segmented.segments
-    if rows <= int(option("few_rows"))  # type: ignore[call-overload]:
+    if rows <= compile_options().few_rows:
         runs[OURS] = ours.entry.prepare().callable()
     elif rows <= MOST_SUMMED:
         runs[SUM] = _definition(weight, x, matrices[0], as_sum=True).entry.prepare().callable()
