@@ -210,6 +210,9 @@ def _chunk(
         return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * _itemsize(whole) // COLUMN_BYTES)
     run = _run_of_units(rows, units, INNER_BLOCKS if is_inner else OUTER_BLOCKS, target)
+    is_busy = 2 * units >= target.sm_count and not target.is_cpu
+    if is_inner and is_busy and rows * results * _itemsize(whole) <= target.launch_bytes:
+        return 0  # half of the SMs read it in less time than a second kernel takes
     chunk = _whole_rows(run, [whole.extents[name].value for name in order if name in reduced])
     return chunk if chunk < rows else 0
 

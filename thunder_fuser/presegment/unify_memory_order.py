@@ -68,14 +68,17 @@ def _copies(
 
 def order_of_sum(whole: Part, record: OpRecord, options: CompileOptions) -> tuple[str, ...]:
     """The axes that a reduction walks, slowest first: in the memory order of the arguments that it
-    reads whole, if they agree; else as `summed_order` finds it for all tensors.
+    reads with most of them, if these agree; else as `summed_order` finds it for all tensors.
 
     T4 = sum(T0[i0, i1] * x[i1], i1); T7 = sum(T1[i1, i0] * T4[i0], i0)     (i0, i1) and (i1, i0)
     """
-    walked = whole.patterns[record.outputs[0]].walked
-    orders = {order_in_memory(whole, name, walked) for name in _readers(whole, record)}
-    complete = [order for order in orders if set(order) == walked]
-    return complete[0] if len(complete) == 1 else summed_order(whole, record, walked, options)
+    pattern = whole.patterns[record.outputs[0]]
+    orders = {order_in_memory(whole, n, pattern.walked) for n in _readers(whole, record)}
+    most = max(map(len, orders), default=0)
+    longest = [order for order in orders if len(order) == most and pattern.reduced <= set(order)]
+    if len(longest) == 1:
+        return (*sorted(pattern.walked.difference(longest[0])), *longest[0])
+    return summed_order(whole, record, pattern.walked, options)
 
 
 def _readers(whole: Part, record: OpRecord) -> dict[str, tuple[OpRecord, ...]]:
