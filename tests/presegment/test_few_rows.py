@@ -183,4 +183,5 @@ def test_a_computed_matrix_is_dequantised_in_the_kernel() -> None:
     (segment,) = fd.plan([value.to("meta") for value in values], target="h200").segments
     assert segment.scheduler.name == "reduction"
     (made,) = fd.execute(values, target="emulator")
-    torch.testing.assert_close(made, values[0] @ (values[1].float() * values[2]).t())
+    wanted = values[0] @ (values[1].float() * values[2]).t()
+    torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-2)

@@ -44,10 +44,13 @@ PRODUCTS = tuple(
 )  # fmt: skip
 
 
-def differentiates_product(bsym: BoundSymbol) -> bool:
-    """True for a product in the current trace if its gradient may be asked for."""
-    if not any(part.sym.id in _IDS for part in parts(bsym)):
-        return False
+def has_product(bsym: BoundSymbol) -> bool:
+    """True for a product, and for a composite with one."""
+    return any(part.sym.id in _IDS for part in parts(bsym))
+
+
+def is_differentiated(bsym: BoundSymbol) -> bool:
+    """True if the gradient of a bound symbol of the current trace may be asked for."""
     is_cut = all(ProxyTag.DETACHED_AUTOGRAD_GRAPH in proxy.tags for proxy in makes(bsym))
     args = get_tracectx().args or ()
     return not is_cut and any(isinstance(a, TensorProxy) and a.requires_grad for a in args)
