@@ -316,6 +316,112 @@ def kept(pair: Pair, device: torch.device) -> None:
         equal(one, other)
 
 
+def bound(pair: Pair, device: torch.device) -> None:
+    """Names of a loop that still stand for the last step's values while the next one runs."""
+    block = Small().to(device)
+    found, expected = pair(block)
+    for _ in range(3 * CALLS):
+        x = torch.randn(4, 16, device=device)
+        both = [[function(x)] for function in (found, expected)]
+        for values in both:
+            values += torch.autograd.grad(values[0].square().sum(), [*block.parameters()])
+        equal(*([value.detach() for value in values] for values in both))
+    found_last, expected_last = both
+    assert found_last[0].equal(expected_last[0])
+
+
+def gradients_that_stay(pair: Pair, device: torch.device) -> None:
+    """Four small batches a step, and gradients that are set to zero, not to None."""
+    blocks = [Small().to(device) for _ in range(2)]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    jitted = pair(blocks[0])[0], pair(blocks[1])[1]
+    for set_to_none in (False, True, False):
+        for at in range(4 * CALLS):
+            x = torch.randn(4, 16, device=device)
+            for function in jitted:
+                function(x).square().mean().backward()
+            equal(*([p.grad.clone() for p in block.parameters()] for block in blocks))
+            if at % 4 == 3:
+                for block in blocks:
+                    torch.nn.utils.clip_grad_norm_(block.parameters(), 0.1)
+                    with torch.no_grad():
+                        for p in block.parameters():
+                            p -= p.grad
+                    block.zero_grad(set_to_none=set_to_none)
+
+
+def hooks(pair: Pair, device: torch.device) -> None:
+    """Hooks that keep a gradient, and hooks that use it up while the backward runs."""
+    blocks = [Small().to(device) for _ in range(2)]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    jitted = pair(blocks[0])[0], pair(blocks[1])[1]
+    seen: list[list[torch.Tensor]] = [[], []]
+
+    def use_up(p: torch.Tensor) -> None:
+        with torch.no_grad():
+            p -= 0.1 * p.grad
+        p.grad = None
+
+    for block, own in zip(blocks, seen, strict=True):
+        block.up.weight.register_hook(own.append)
+        block.up.bias.register_post_accumulate_grad_hook(use_up)
+    for _ in range(2 * CALLS):
+        x = torch.randn(4, 16, device=device)
+        for function in jitted:
+            function(x).square().sum().backward()
+        equal(*([p.detach() for p in block.parameters()] for block in blocks))
+    equal(*seen)
+
+
+def shared_parameters(pair: Pair, device: torch.device) -> None:
+    """Two functions add up the gradients of the same parameters."""
+    block = Small().to(device)
+    other = Small().to(device)
+    other.up = block.up
+    pairs = [pair(block), pair(other)]
+    for _ in range(2 * CALLS):
+        x = torch.randn(4, 16, device=device)
+        both = []
+        for functions in zip(*pairs, strict=True):
+            block.up.zero_grad()
+            sum(function(x).sin().sum() for function in functions).backward()
+            both.append([p.grad for p in block.up.parameters()])
+        equal(*both)
+
+
+def written_results(pair: Pair, device: torch.device) -> None:
+    """A caller may write to what it gets; the next call computes it anew."""
+    block = Small().to(device)
+    found, expected = pair(block)
+    for _ in range(2 * CALLS):
+        x = torch.randn(4, 16, device=device)
+        both = []
+        for function in (found, expected):
+            values = step(function, x, block)
+            both.append([value.mul_(3) for value in values])
+            with torch.no_grad():
+                both[-1].append(function(x).add_(1))
+        equal(*both)
+
+
+def an_error_between(pair: Pair, device: torch.device) -> None:
+    """A backward that never comes, and an error whose traceback holds the result."""
+    block = Small().to(device)
+    found, expected = pair(block)
+    errors = []
+    for at in range(3 * CALLS):
+        x = torch.randn(4, 16, device=device)
+        if at % 3 == 2:
+            try:
+                held = found(x)
+                raise ValueError(held.shape)
+            except ValueError as error:
+                errors.append((error, held, held.detach().clone()))
+        equal(step(found, x, block), step(expected, x, block))
+    for _error, held, copy in errors:
+        assert torch.equal(held, copy)
+
+
 def threads(pair: Pair, device: torch.device) -> None:
     """Threads at once, each with its own data."""
     block = Small().to(device)
@@ -348,6 +454,7 @@ SCENARIOS: dict[str, Scenario] = {
     for one in (
         forward, inference_mode, training, optimizer, dropout, restored_state, several_forwards,
         accumulation, shapes, layouts, switched, buffers, written_arguments, shared_memory,
-        on_the_host, kept, threads,
+        on_the_host, kept, bound, gradients_that_stay, hooks, shared_parameters,
+        written_results, an_error_between, threads,
     )
 }  # fmt: skip

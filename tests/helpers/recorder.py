@@ -28,6 +28,7 @@ class Replayed:
     keeps: bool
     outputs: tuple[Any, ...] = ()
     replays: int = 0
+    bytes: int = 1 << 20
 
     def replay(self) -> None:
         self.replays += 1
@@ -67,7 +68,7 @@ class CpuRecorder:
 
     def capture(
         self, run: Callable[..., Sequence[Any]], args: Sequence[Any], copied: Container[int],
-        *, keeps: bool,
+        *, kept: Sequence[int],
     ) -> Replayed:  # fmt: skip
         if self.busy:
             self.busy -= 1
@@ -76,7 +77,7 @@ class CpuRecorder:
             raise RuntimeError(self.fails)
         own = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
         inputs = (one if at in copied else at_its_address(one) for at, one in enumerate(own))
-        self.recordings.append(Replayed(run, tuple(inputs), keeps))
+        self.recordings.append(Replayed(run, tuple(inputs), bool(kept)))
         return self.recordings[-1]
 
 

@@ -21,7 +21,7 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
-from thunder_fuser.executors.cuda_graphs.replay import compact
+from thunder_fuser.executors.cuda_graphs.graph import Graph, compact
 from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs, on_host, pieces_in
 from thunder_fuser.explain import report
 from thunder_fuser.explain.captured import captured_in
@@ -68,6 +68,14 @@ def replays(recorder: CpuRecorder) -> list[int]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_as_without_graphs(scenario: Scenario) -> None:
+    recorder = CpuRecorder()
+    scenario(lambda f, **given: (in_graphs(f, recorder, **given), jit(f, strict=True)), CPU)
+    assert any(one.replays for one in recorder.recordings)
+
+
+@pytest.mark.usefixtures("all_handed")
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_as_without_graphs_where_no_result_is_copied(scenario: Scenario) -> None:
     recorder = CpuRecorder()
     scenario(lambda f, **given: (in_graphs(f, recorder, **given), jit(f, strict=True)), CPU)
     assert any(one.replays for one in recorder.recordings)
@@ -158,7 +166,7 @@ def test_what_only_the_backward_reads_stays_in_the_graph() -> None:
     for wanted in ([], [1], [2, 1], [3, 2], [4, 3]):
         trained(found)
         assert replays(recorder) == wanted
-    assert [one.keeps for one in recorder.recordings] == [True, False]
+    assert [one.keeps for one in recorder.recordings] == [True, True]
     (piece,) = pieces_in(final_traces(found)[0].bound_symbols)
     forward, _ = piece.graphs.kept.values()
     assert forward.places and not forward.is_in_use()
@@ -179,7 +187,7 @@ def test_a_graph_whose_results_are_saved_is_not_replayed() -> None:
             ]
             both.append(grads)
         assert all(map(torch.equal, *both))
-    assert sum(one.keeps for one in recorder.recordings) == 3
+    assert len(graphs_in(found)) == len(graphs_in(found, backward=True)) == 3
     before = sum(replays(recorder))
     for x, w in inputs:
         found(x, w)  # nobody has kept anything, so one of them is enough
@@ -214,6 +222,86 @@ def test_saved_tensors_that_a_hook_keeps_are_not_overwritten() -> None:
         for _ in range(6):
             trained(found)
     assert all(torch.equal(one, copy) for one, copy in kept)
+
+
+# ------------------------------------------------------------------------- what callers get
+
+
+def graphs_in(jitted: Any, backward: bool = False) -> tuple[Graph, ...]:
+    """The graphs that are kept of the only piece of a pass."""
+    (piece,) = pieces_in(final_traces(jitted)[backward].bound_symbols)
+    return (*sorted(piece.counts.graphs, key=id),)
+
+
+def test_a_small_result_is_copied() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    kept = [found(*matrices()) for _ in range(6)]
+    assert len({one.data_ptr() for one in kept}) == 6
+    assert [(one.replays, one.keeps) for one in recorder.recordings] == [(5, False)]
+
+
+def test_a_large_result_is_not_copied() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    places = [found(*matrices(1 << 12)).data_ptr() for _ in range(6)]
+    assert len({*places[1:]}) == 1
+    assert [(one.replays, one.keeps) for one in recorder.recordings] == [(5, True)]
+
+
+@pytest.mark.usefixtures("all_handed")
+def test_results_that_are_kept_are_copied_by_a_third_graph() -> None:
+    recorder = CpuRecorder()
+    found, expected = in_graphs(product, recorder), jit(product)
+    inputs = [matrices() for _ in range(12)]
+    kept = [found(*one) for one in inputs]
+    assert all(torch.equal(one, expected(*x)) for one, x in zip(kept, inputs, strict=True))
+    # A new graph's first call runs one by one.
+    assert [(one.replays, one.keeps) for one in recorder.recordings] == [
+        (1, True), (1, True), (7, False)
+    ]  # fmt: skip
+    (row,) = captured_in(found)
+    assert (row.graphs, row.copying, row.bytes) == (3, 1, 3 << 20)
+    del kept
+    for _ in range(3):
+        found(*inputs[0])
+    assert replays(recorder) == [4, 1, 7]  # nobody holds the first one's results now
+
+
+@pytest.mark.usefixtures("all_handed")
+def test_gradients_that_stay_take_two_graphs_and_no_copies() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    w = torch.randn(4, 4, requires_grad=True)
+    for at in range(12):
+        found(torch.randn(4, 4), w).sum().backward()
+        w.grad = None if at == 3 else w.grad  # the next one stays in the graph's memory
+    backward = graphs_in(found, backward=True)
+    assert [graph.handed for graph in backward] == [(0,), (0,)]
+    assert len(graphs_in(found)) == 1
+
+
+@pytest.mark.usefixtures("all_handed")
+def test_a_forward_that_saves_more_than_it_hands_out_copies_instead_of_a_second_graph() -> None:
+    """A name of a loop holds the last result while the next forward runs."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = (x @ w).sin()
+        return x[:1] @ w
+
+    recorder = CpuRecorder()
+    found, expected = in_graphs(function, recorder), jit(function)
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    for _ in range(12):
+        result, wanted = found(x, w), expected(x, w)
+        gradients = [torch.autograd.grad(one.sum(), w)[0] for one in (result, wanted)]
+        assert torch.equal(*gradients) and torch.equal(result, wanted)
+        del gradients
+    (forward,), (backward,) = graphs_in(found), graphs_in(found, backward=True)
+    assert (forward.handed, backward.handed) == ((), (0,))
+    owner = pieces_in(final_traces(found)[0].bound_symbols)[0].graphs
+    assert len(owner.kept) == 2  # the first forward's, and its backward's, are gone
 
 
 # --------------------------------------------------------------------------------- what it leaves
@@ -282,9 +370,9 @@ def test_the_report_says_what_is_captured() -> None:
         found(*matrices())
     text = str(report(found))
     for line in (
-        r"CUDA graph +pass +state +calls +graphs +replays +why",
-        r"cudaGraph0 +forward +replayed +\d +1 +2\n",
-        r"cudaGraph1 +forward +not captured yet +3 +0 +0 +the second call with the same shapes",
+        r"CUDA graph +pass +state +calls +graphs +MiB +replays +why",
+        r"cudaGraph0 +forward +replayed +\d +1 +1.0 +2\n",
+        r"cudaGraph1 +forward +not captured yet +3 +0 +0.0 +0 +the second call with the same",
         r"item +forward +in no graph +1 +it reads a number from the device",
     ):
         assert re.search(line, text), text

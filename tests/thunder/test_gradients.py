@@ -74,6 +74,15 @@ def test_nan_goes_to_both_sides_of_minimum() -> None:
     torch.testing.assert_close(got, eager, equal_nan=True)
 
 
+def test_a_remainder_of_infinity_has_no_gradient() -> None:
+    """torch's is -floor(x / z) of the exact quotient, as its floor division computes it."""
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0, 7.0, 1.0, 1.1], dtype=torch.float64)
+    z = torch.tensor([0.5, 0.5, 0.5, torch.inf, -torch.inf, 0.0, 0.1], dtype=torch.float64)
+    jitted = jit(torch.remainder, strict=True)
+    got, eager = (with_gradients(one, [x, z]) for one in (jitted, torch.remainder))
+    torch.testing.assert_close(got, eager, equal_nan=True)
+
+
 def test_an_infinite_gradient_of_an_exponent_is_multiplied_by_zero() -> None:
     given = [torch.tensor([0.0, 2.0, 0.0]), torch.tensor([1.0, 3.0, -1.0])]
     function = lambda x, z: torch.rsqrt(x**z)  # noqa: E731

@@ -177,7 +177,7 @@ DIFFERENCES: dict[str, tuple[Place, str]] = {
     "gelu": (_large, "torch's vectors multiply by x before they halve"),
     "0 / x": (_small, "torch: 0 times the infinite gradient of 1 / x"),
     "fmod": (_far_apart, "torch's vectors have NaN where the quotient overflows"),
-    "remainder": (_far_apart, "as fmod; and the gradient has the floor of a rounded quotient"),
+    "remainder": (_far_apart, "as fmod"),
     **dict.fromkeys(
         ("x ** 0.5", "x ** -0.5", "x ** 1.5"),
         (lambda x: _infinite(x) | (x == 0), "torch's float16 on a CPU has pow, elsewhere sqrt"),

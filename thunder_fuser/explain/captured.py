@@ -16,7 +16,7 @@ REPLAYED = "replayed"
 NOT_CAPTURED = "not captured yet"
 FAILED = "failed"
 ON_HOST = "in no graph"
-GRAPH_HEAD = ("CUDA graph", "pass", "state", "calls", "graphs", "replays", "why")
+GRAPH_HEAD = ("CUDA graph", "pass", "state", "calls", "graphs", "MiB", "replays", "why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class GraphReport:
     """The state of several calls of a final trace.
 
     state: replayed, not captured yet, failed, in no graph. calls: their number. graphs: how many
-    were captured. reason: why the state is so; empty if they are replayed.
+    were captured. reason: why the state is so, or why results are copied. bytes: the memory of the
+    graphs that are kept. copying: how many of the graphs copy large results too.
     """
 
     name: str
@@ -34,10 +35,14 @@ class GraphReport:
     graphs: int
     replays: int
     reason: str
+    bytes: int = 0
+    copying: int = 0
 
     def row(self) -> tuple[str, ...]:
         """Its line in a table."""
-        counts = (str(self.graphs), str(self.replays)) if self.state != ON_HOST else ("", "")
+        counts = (str(self.graphs), f"{self.bytes / (1 << 20):.1f}", str(self.replays))
+        if self.state == ON_HOST:
+            counts = ("", "", "")
         return (self.name, self.direction, self.state, str(self.calls), *counts, self.reason)
 
 
@@ -67,6 +72,9 @@ def _of_piece(piece: GraphSegment, direction: str) -> GraphReport:
     elif not counts.replayed:
         waits = counts.waits or "the second call with the same shapes captures"
         state, reason = NOT_CAPTURED, waits
+    elif counts.copying:
+        reason = f"{counts.copying} copy results, since the caller kept earlier ones"
     return GraphReport(
-        piece.name, direction, state, piece.length, counts.captured, counts.replayed, reason
-    )
+        piece.name, direction, state, piece.length, counts.captured, counts.replayed, reason,
+        sum(graph.bytes for graph in counts.graphs), counts.copying,
+    )  # fmt: skip

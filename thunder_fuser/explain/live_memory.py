@@ -23,10 +23,10 @@ from thunder.core.trace import TraceCtx
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.cuda_graphs.replay import storage_of
 from thunder_fuser.executors.run.region_callable import as_if_freed
 from thunder_fuser.explain.jitted import Jitted, final_traces
 from thunder_fuser.functions.collectives import CALLS
+from thunder_fuser.runtime.cuda_graphs import storage_of
 
 _NO_CALLS = frozenset(
     {

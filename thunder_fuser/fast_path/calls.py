@@ -34,6 +34,7 @@ from thunder.executors.torch_autograd import connect_to_autograd
 from thunder.extend import Executor, FusionExecutor, get_default_executors, resolve_executors
 
 from thunder_fuser.errors import OptionError, shown
+from thunder_fuser.executors.cuda_graphs.transform import pieces_in
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.fast_path.autograd import connect
 from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
@@ -64,8 +65,9 @@ def jit(
 
     Three things differ from thunder.jit(function, executors=[fuser]):
 
-    - One autograd Function instead of two if the results have less than 16 MiB: their gradients
-      are kept until the backward ends. thunderfx_disable_split_autograd=False always gives two.
+    - One autograd Function instead of two if the results have less than 16 MiB, or the backward
+      runs in CUDA graphs: gradients of results are kept until the backward ends.
+      thunderfx_disable_split_autograd=False always gives two.
     - A call checks which arguments share memory only if the program writes in place.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
@@ -202,7 +204,7 @@ class FastPath:
         guards = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
         backward = entry.backward_fn and unwrap(entry.backward_fn)
         splits = not self.one_function
-        if backward and self.may_split and not splits:
+        if backward and self.may_split and not splits and not _is_in_graphs(entry):
             # Freeing large gradients of results early is worth its time.
             returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
             splits = sum(map(bytes_of, returned["flat_output"])) >= LARGE
@@ -266,6 +268,11 @@ def fast_path_of(jitted: Any) -> FastPath:
     """The FastPath of a result of `jit`: what it knows, and the steps of its calls."""
     way: FastPath = getattr(jitted, "_forward_fn", jitted).fast_path
     return way
+
+
+def _is_in_graphs(entry: CacheEntry) -> bool:
+    """True if a graph copies the gradients of results at its start: freeing them saves nothing."""
+    return bool(pieces_in(entry.backward_traces[-1].bound_symbols))
 
 
 _set_grad = torch._C._set_grad_enabled

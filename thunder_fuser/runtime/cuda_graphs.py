@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Captures the launches of a function in a CUDA graph, with the memory that they read and write.
 
-The graphs of a device share a memory pool, so one graph may overwrite results of another. So a
-replay waits for all earlier replays, on whichever stream they ran. And its caller holds `lock`
-until it has enqueued the copies of the results. A graph whose results are not copied gets its own
-pool.
+The graphs of a device share a memory pool for what nobody holds after a replay:
+
+    graph 1    [ its results ]   [ intermediates, small results ]
+    graph 2    [ its results ]   [      the same memory         ]
+
+So a replay waits for all earlier replays, on whichever stream they ran. And its caller holds `lock`
+until it has enqueued the copies of small results. What is handed out lies in a pool of each graph.
 
 Other threads may draw from torch's generator while a graph is captured: it is left free. A function
 that draws from it is captured with it, but only while no other thread runs.
@@ -23,6 +26,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch._prims_common import compute_required_storage_length
 
+from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import make_lock
 from thunder_fuser.errors import CaptureBusyError
 from thunder_fuser.runtime.driver_graphs import DriverGraph
@@ -32,11 +36,15 @@ Function = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """inputs: the tensors that the graph reads. outputs: those that it writes at each replay."""
+    """inputs: the tensors that the graph reads. outputs: those that it writes at each replay.
+
+    bytes: what the device reserved for it, where no other thread reserved memory meanwhile.
+    """
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     replay: Callable[[], None]
+    bytes: int
 
 
 class CudaRecorder:
@@ -82,30 +90,40 @@ class CudaRecorder:
             self._streams.append(stream)
 
     def capture(
-        self, run: Function, args: Sequence[Any], copied: Container[int], *, keeps: bool
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int]
     ) -> Recording:
         """Records what `run` launches for arguments like these. Raises what `run` raises.
 
         copied: the numbers of the arguments that the graph replaces by its own, uninitialised
-        memory. keeps: whether the results must survive replays of other graphs.
+        memory. kept: the numbers of the results that must survive replays of other graphs; `run`
+        calls `keep` around what makes them.
         """
-        shared = None if keeps else next(iter(self._graphs), None)
-        pool = torch.cuda.graph_pool_handle() if shared is None else shared.pool()
+        shared = next((graph.pool() for graph in self._graphs), None)
+        own = torch.cuda.graph_pool_handle()
+        shared = shared or torch.cuda.graph_pool_handle()
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
             with captured:
+                before = torch.cuda.memory_reserved(self._device)
                 inputs = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
                 outputs = tuple(run(*inputs))
-            if not keeps:
+            if graph.pool() == shared:
                 self._graphs.add(graph)
-            return Recording(inputs, outputs, graph.replay)
+            taken = torch.cuda.memory_reserved(self._device) - before
+            return Recording(inputs, outputs, graph.replay, taken)
 
         def without() -> Recording:
-            graph = DriverGraph(self._device.index, pool)
+            graph = DriverGraph(self._device.index, shared, own if kept else None)
+            recording = record(graph, graph.captured_on(self._stream))
+            if _are_in(own, recording, kept):
+                return recording
+            log("graphs", lambda: "a result lies with the intermediates; all lie in one pool now")
+            del recording
+            graph = DriverGraph(self._device.index, own, None)
             return record(graph, graph.captured_on(self._stream))
 
         def with_generator() -> Recording:
-            graph = torch.cuda.CUDAGraph()
+            graph, pool = torch.cuda.CUDAGraph(), own if kept else shared
             return record(graph, self._captured_by_torch(graph, pool))
 
         # torch.cuda.graph leaves its stream current if the capture fails.
@@ -191,6 +209,35 @@ def memory_like(arg: torch.Tensor) -> torch.Tensor:
     extent = compute_required_storage_length(arg.shape, arg.stride(), 0)
     memory = torch.empty(shift + extent, dtype=arg.dtype, device=arg.device)
     return memory.as_strided(arg.shape, arg.stride(), shift)
+
+
+def _are_in(pool: Any, recording: Recording, kept: Sequence[int]) -> bool:
+    """True if all kept results lie in a pool, apart from views of arguments."""
+    arguments = {storage_of(x): x for x in recording.inputs if isinstance(x, torch.Tensor)}
+    spans = [
+        (segment["address"], segment["address"] + segment["total_size"])
+        for segment in torch.cuda.memory.memory_snapshot(pool, include_traces=False)
+    ] if kept else []  # fmt: skip
+
+    def is_in(output: torch.Tensor) -> bool:
+        argument = arguments.get(storage_of(output))
+        if argument is not None:
+            return is_view(output, argument)
+        address = output.untyped_storage().data_ptr()
+        return not address or any(start <= address < end for start, end in spans)
+
+    outputs = [recording.outputs[at] for at in kept]
+    return all(is_in(x) for x in outputs if isinstance(x, torch.Tensor) and x.is_cuda)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """An identifier of its memory, the same for all views."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_view(tensor: torch.Tensor, argument: torch.Tensor) -> bool:
+    """True if as_strided alone makes it from an argument with the same memory."""
+    return tensor.dtype is argument.dtype and not (tensor.is_neg() or tensor.is_conj())
 
 
 @cache

@@ -3,13 +3,15 @@
 
 `torch.cuda.graph` takes the generator of its device for as long as it captures: in that time a
 random function of torch's raises an error in any other thread. Here it raises one in the captured
-code, and draws as ever elsewhere. All that the capturing thread allocates lies in the graph's pool.
+code, and draws as ever elsewhere. All that the capturing thread allocates lies in the graph's pool,
+or, between `keep(True)` and `keep(False)`, in a second one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 from weakref import finalize
 
@@ -27,31 +29,61 @@ _AS_TORCH = int(_FLAGS.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) | int(
 )
 
 
-class DriverGraph:
-    """What a block launched on one device, to be launched again; see `captured_on`."""
+_capturing: ContextVar[DriverGraph | None] = ContextVar("capturing", default=None)
 
-    def __init__(self, index: int, pool: Any) -> None:
-        self._index, self._pool = index, pool
+
+def keep(is_kept: bool) -> None:
+    """During a capture of this thread: what is allocated next is kept apart, or no longer."""
+    graph = _capturing.get()
+    if graph is not None:
+        graph.keep(is_kept)
+
+
+class DriverGraph:
+    """What a block launched on one device, to be launched again; see `captured_on`.
+
+    kept: the pool for what `keep` keeps apart; None: there is one pool for all.
+    """
+
+    def __init__(self, index: int, pool: Any, kept: Any) -> None:
+        self._index, self._pool, self._kept = index, pool, kept
+        self._current = pool
         self._executable: Any = None
 
     def pool(self) -> Any:
         """The identifier of its memory, as torch's graphs have it."""
         return self._pool
 
+    def keep(self, is_kept: bool) -> None:
+        """Takes memory from the other pool."""
+        if self._kept is not None:
+            self._allocate(from_=self._kept if is_kept else self._pool)
+
+    def _allocate(self, from_: Any) -> None:
+        torch._C._cuda_endAllocateToPool(self._index, self._current)
+        torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, from_)
+        torch._C._cuda_releasePool(self._index, from_)  # it counts each beginning
+        self._current = from_
+
     @contextmanager
     def captured_on(self, stream: torch.cuda.Stream) -> Iterator[None]:
         """Captures what the block launches on a stream. An error of the block ends the capture."""
         torch.cuda.empty_cache()  # a pool cannot take memory that another pool has cached
-        torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, self._pool)
-        # Memory is the pool's for as long as the graph lives.
-        finalize(self, torch._C._cuda_releasePool, self._index, self._pool).atexit = False
+        for pool in filter(None, (self._kept, self._pool)):
+            # Memory is the pool's for as long as the graph lives.
+            torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, pool)
+            finalize(self, torch._C._cuda_releasePool, self._index, pool).atexit = False
+            if pool is self._kept:
+                torch._C._cuda_endAllocateToPool(self._index, pool)
+        before = _capturing.set(self)
         try:
             with torch.cuda.stream(stream):
                 graph = yield from _captured(stream.cuda_stream)
             self._executable = self._instantiated(graph)
             finalize(self, _destroy, self._index, self._executable).atexit = False
         finally:
-            torch._C._cuda_endAllocateToPool(self._index, self._pool)
+            _capturing.reset(before)
+            torch._C._cuda_endAllocateToPool(self._index, self._current)
 
     def _instantiated(self, graph: Any) -> Any:
         try:

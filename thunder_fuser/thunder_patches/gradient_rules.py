@@ -140,7 +140,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
     PrimIDs.PROD: conjugated(with_gradients(prims.prod, _of_factors)),
     PrimIDs.REAL: with_gradients(prims.real, lambda g, y, x: ltorch.to(g, x.dtype)),
     PrimIDs.REMAINDER: with_gradients(
-        prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor(x / z))
+        prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor_divide(x, z))
     ),
     PrimIDs.ROUND: prims.round,
     PrimIDs.SIGN: with_gradients(prims.sign, lambda g, y, x: _of_base(g, y, x, 0)),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
+from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -38,12 +39,23 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input, Recorder
+from thunder_fuser.executors.cuda_graphs.graph import LEAST_HANDED, Recorder
+from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
+from thunder_fuser.runtime.driver_graphs import keep
 from thunder_fuser.source.jit_options import options_of_jit
-from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts, reads
+from thunder_fuser.trace.proxies import (
+    FENCES,
+    TORCH_VIEWS,
+    VIEWS,
+    bytes_of,
+    makes,
+    overwritten,
+    parts,
+    reads,
+)
 
 _LEAST = 2  # launches of a piece: a replay costs more than one
 # Thunder's prims and the symbols of its executor for torch.
@@ -288,13 +300,22 @@ class _Split:
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
         saved = tuple(at for at, proxy in enumerate(results) if proxy.name in self.owner.saved)
+        saved = () if self.is_backward else saved
+        least = 0 if self.is_backward else LEAST_HANDED
+        handed = tuple(
+            at for at, proxy in enumerate(results)
+            if at not in saved and isinstance(proxy, TensorProxy) and bytes_of(proxy) >= least
+        )  # fmt: skip
+        kept = {results[at].name for at in (*saved, *handed)}
         piece = GraphSegment(
             name,
             _function(name, run, inputs, results),
             [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
             self.owner.graphs_on(_device_of(calls[0])),
+            apart=lambda: _function(name, [*_apart(run, kept)], inputs, results),
             names=[bsym.sym.name for bsym in calls],
-            saved=() if self.is_backward else saved,
+            saved=saved,
+            handed=handed,
             options=self.options,
         )
         symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
@@ -324,6 +345,45 @@ def _device_of(bsym: BoundSymbol) -> torch.device:
     """The device of a capturable call's tensors."""
     used = (*makes(bsym), *reads(bsym))
     return next(_device(proxy) for proxy in used if isinstance(proxy, TensorProxy))
+
+
+def _apart(run: Sequence[BoundSymbol], kept: set[str]) -> Iterator[BoundSymbol]:
+    """The calls, told where their memory is: what is kept lies apart from what is not.
+
+        t1 = f(x)              t1 = f(x)
+        t2 = g(t1)       ->    keep(True)
+        t3 = h(t2)             t2 = g(t1)      # kept
+                               keep(False)
+                               t3 = h(t2)
+
+    kept: the names. A call may make a value whose memory is an operand's, so the operand is kept.
+    """
+    made = [{proxy.name for proxy in makes(call)} for call in run]
+    for call, names in zip(reversed(run), reversed(made), strict=True):
+        is_view = not _launches(call) or call.sym.name in TORCH_VIEWS
+        may_share = is_view or [*overwritten(call)]
+        if may_share and not kept.isdisjoint(names):
+            kept = kept | {proxy.name for proxy in reads(call)}
+    is_kept = False
+    for call, names in zip(run, made, strict=True):
+        if names and is_kept == kept.isdisjoint(names):
+            is_kept = not is_kept
+            yield _KEEP.bind(is_kept, output=None)
+        yield call
+    if is_kept:
+        yield _KEEP.bind(False, output=None)
+
+
+class _Keep:
+    """The owner of a symbol that calls `keep` of runtime/cuda_graphs.py."""
+
+    context = MappingProxyType({"keep": keep})
+
+    def meta(self, is_kept: bool) -> None:
+        """Thunder's symbols must have one."""
+
+
+_KEEP = Symbol("keep", _Keep().meta, is_prim=True, _bind_postprocess=bind_callable)
 
 
 def _function(
