@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import Golden
 from helpers.cases import rand
 from helpers.graphs import Graph, after_passes
@@ -63,7 +64,8 @@ KEEPS: dict[str, Callable[[], Graph]] = {
 
 def rewritten(made: Graph, target: Target = H200) -> list[str]:
     """The ops after the row."""
-    return [e.op for e in after_row("few_rows", after_passes(made), target, compile_options()).exprs]
+    after = after_row("few_rows", after_passes(made), target, compile_options())
+    return [expr.op for expr in after.exprs]
 
 
 @pytest.mark.parametrize("name", FIRES)
@@ -121,7 +123,7 @@ def body(fd: FusionDefinition, values: Values) -> str:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_the_text_of_a_kernel(rows: int, golden: Golden) -> None:
-    """Vectors of both operands; with two rows, those of a block read the same rows of the matrix."""
+    """Vectors of both operands; with two rows, neighbouring warps read one row of the matrix."""
     golden(body(*graph([meta(rows, 2048), meta(8192, 2048)])), ext="cu")
 
 
@@ -140,28 +142,32 @@ def error(made: torch.Tensor, exact: torch.Tensor) -> float:
     return float((made.double() - exact).abs().max())
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    rows=st.integers(1, 2), k=st.sampled_from([1, 7, 64, 100, 896, 1000, 7777]),
-    dtype=st.sampled_from(DTYPES), has_bias=st.booleans(), offset=st.sampled_from([0, 0, 1, 4]),
-    op=st.sampled_from(["linear", "matmul"]), seed=st.integers(0, 9),
-)  # fmt: skip
-def test_as_exact_as_torch(
-    rows: int, k: int, dtype: torch.dtype, has_bias: bool, offset: int, op: str, seed: int
-) -> None:
-    """Odd sizes, weights at odd addresses, each type; and the same bits again."""
-    n = max(-(-(1 << 16) // k), 1)
+@st.composite
+def products(draw: st.DrawFn) -> tuple[str, Values]:
+    """linear or matmul: odd sizes, weights at odd addresses, each type."""
+    k, dtype = draw(st.sampled_from([1, 7, 64, 100, 896, 1000, 7777])), draw(st.sampled_from(DTYPES))
+    n, seed, offset = -(-(1 << 16) // k), draw(st.integers(0, 9)), draw(st.sampled_from([0, 1, 4]))
     weight = rand(n * k + offset, dtype=dtype, seed=seed)[offset:].view(n, k)
-    x, bias = rand(rows, k, dtype=dtype, seed=seed + 1), rand(n, dtype=dtype, seed=seed + 2)
-    values = [x, weight] if op == "linear" else [x, weight.t()]
-    values += [bias] * (has_bias and op == "linear")
+    x = rand(draw(st.integers(1, 2)), k, dtype=dtype, seed=seed + 1)
+    if draw(st.booleans()):
+        return "matmul", [x, weight.t()]
+    bias = [rand(n, dtype=dtype, seed=seed + 2)] * draw(st.integers(0, 1))
+    return "linear", [x, weight, *bias]
+
+
+@settings(deadline=None, max_examples=25)
+@given(drawn=products())
+def test_as_exact_as_torch(drawn: tuple[str, Values]) -> None:
+    """And the same bits again."""
+    op, values = drawn
     fd, _ = graph(values, op)
     assert "sum" in rewritten((fd, values))
     (made,), (again,) = (fd.execute(values, target="emulator") for _ in range(2))
-    exact = x.double() @ weight.double().t() + (bias.double() if len(values) == 3 else 0.0)
-    usual = (x.float() @ weight.float().t() + (bias.float() if len(values) == 3 else 0.0)).to(dtype)
-    assert made.dtype is dtype and torch.equal(made, again)
-    assert error(made, exact) <= 1.5 * error(usual, exact) + 1e-6 * k**0.5
+    product = F.linear if op == "linear" else torch.matmul
+    exact = product(*(value.double() for value in values))
+    usual = product(*(value.float() for value in values)).to(made.dtype)
+    assert made.dtype is values[0].dtype and torch.equal(made, again)
+    assert error(made, exact) <= 1.5 * error(usual, exact) + 1e-6 * values[0].shape[-1] ** 0.5
 
 
 def test_special_values() -> None:
