@@ -24,6 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_compile(parser, default=True)
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: both")
+    models = tuple(dict.fromkeys(weight.model for weight in products.WEIGHTS))
+    add("--models", nargs="+", choices=models, help="of the products; default: all")
+    add("--rows", nargs="+", type=at_least_one, default=products.ROWS, help="of the products")
     add("--batch", nargs="+", type=at_least_one, default=(1, 4, 8), help="default: 1 4 8")
     add("--layers", type=at_least_one, help="of the model (16)")
     add("--seconds", type=float, default=0.2, help="of running, for each product (0.2)")
@@ -41,8 +44,9 @@ def run(given: argparse.Namespace, report: Report) -> None:
 
 def _products(given: argparse.Namespace, report: Report, rate: float) -> None:
     found: list[products.Measured] = []
-    for weight in products.SMALL if given.small else products.WEIGHTS:
-        for rows in products.ROWS[:3] if weight.is_turned else products.ROWS:
+    weights = products.SMALL if given.small else products.WEIGHTS
+    for weight in (w for w in weights if given.models is None or w.model in given.models):
+        for rows in given.rows:
             name = f"{weight.model} {weight.name}, rows {rows}"
             with report.section(name):
                 one = products.measure(weight, rows, rate, given.seconds, given.device)
