@@ -145,7 +145,7 @@ def error(made: torch.Tensor, exact: torch.Tensor) -> float:
 @st.composite
 def products(draw: st.DrawFn) -> tuple[str, Values]:
     """linear or matmul: odd sizes, weights at odd addresses, each type."""
-    k, dtype = draw(st.sampled_from([1, 7, 64, 100, 896, 1000, 7777])), draw(st.sampled_from(DTYPES))
+    k, dtype = draw(st.sampled_from([1, 7, 64, 100, 896, 7777])), draw(st.sampled_from(DTYPES))
     n, seed, offset = -(-(1 << 16) // k), draw(st.integers(0, 9)), draw(st.sampled_from([0, 1, 4]))
     weight = rand(n * k + offset, dtype=dtype, seed=seed)[offset:].view(n, k)
     x = rand(draw(st.integers(1, 2)), k, dtype=dtype, seed=seed + 1)
@@ -158,11 +158,13 @@ def products(draw: st.DrawFn) -> tuple[str, Values]:
 @settings(deadline=None, max_examples=25)
 @given(drawn=products())
 def test_as_exact_as_torch(drawn: tuple[str, Values]) -> None:
-    """And the same bits again."""
+    """And the same bits if the threads of a block run the other way round."""
     op, values = drawn
     fd, _ = graph(values, op)
     assert "sum" in rewritten((fd, values))
-    (made,), (again,) = (fd.execute(values, target="emulator") for _ in range(2))
+    (made,) = fd.execute(values, target="emulator")
+    with options(emulate_reversed=True):
+        (again,) = fd.execute(values, target="emulator")
     product = F.linear if op == "linear" else torch.matmul
     exact = product(*(value.double() for value in values))
     usual = product(*(value.float() for value in values)).to(made.dtype)

@@ -15,8 +15,6 @@ rows, so computed rows are stored first:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from thunder_fuser.compile_options import CompileOptions
@@ -24,6 +22,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.materialize_broadcasts import stored
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
 from thunder_fuser.target import Target
 
@@ -40,33 +39,24 @@ def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     products = {
         r: operands for r in fusion.exprs if (operands := _operands(fusion, r, most)) is not None
     }
-    stored = {rows for rows, _, _ in products.values() if _is_computed(fusion, rows)}
-    new: dict[OpRecord, list[OpRecord]] = {}
-    for record in fusion.exprs:
-        if record in products:
-            new[record] = _summed(fusion, record, *products[record])
-        if not stored.isdisjoint(record.outputs):
-            new[record] = [*_stored(new.get(record, [record]), stored)]
+    new = {record: _summed(fusion, record, *found) for record, found in products.items()}
+    for rows in dict.fromkeys(rows for rows, _, _ in products.values()):
+        if _is_computed(fusion, rows):
+            maker = fusion.producer[rows]
+            *before, last = new.get(maker, [maker])
+            new[maker] = [*before, *stored(last)]
     return new
 
 
 def _is_computed(fusion: Fusion, name: str) -> bool:
-    """True if a kernel computes the value, by more than casts of what is in memory already."""
-    chain = makers(fusion.producer, name, _only_moves)
-    return any(not _only_moves(r) and r.row.kind is not OpKind.EXTERNAL for r in chain)
+    """True if a kernel computes the value alone, by more than casts of what is in memory."""
+    chain = [*makers(fusion.producer, name, _only_moves)]
+    computes = any(not _only_moves(r) and r.row.kind is not OpKind.EXTERNAL for r in chain)
+    return computes and len(chain[0].outputs) == 1
 
 
 def _only_moves(record: OpRecord) -> bool:
     return record.op == "cast" or record.row.kind is OpKind.MOVEMENT
-
-
-def _stored(records: list[OpRecord], names: set[str]) -> Iterator[OpRecord]:
-    """The records, with a boundary behind each of these values, which has its name."""
-    for record in records:
-        once = {name: f"{name}.once" for name in record.outputs if name in names}
-        yield replace(record, outputs=tuple(once.get(name, name) for name in record.outputs))
-        for name, computed in once.items():
-            yield OpRecord("segment_set", (computed,), (name,))
 
 
 def is_of_few_rows(op: str, a: tuple[int, ...], b: tuple[int, ...], most: int) -> bool:
