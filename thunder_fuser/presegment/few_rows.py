@@ -22,11 +22,11 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.presegment.materialize_broadcasts import stored
+from thunder_fuser.presegment.materialize_broadcasts import with_boundary
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
 from thunder_fuser.target import Target
 
-LEAST_ELEMENTS = 1 << 16  # of the matrix: torch's product of a smaller one is as fast
+LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
 PRODUCTS = ("linear", "matmul")
 SUMMED = frozenset({DataType.Half, DataType.BFloat16, DataType.Float})
 
@@ -44,7 +44,7 @@ def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
         if _is_computed(fusion, rows):
             maker = fusion.producer[rows]
             *before, last = new.get(maker, [maker])
-            new[maker] = [*before, *stored(last)]
+            new[maker] = [*before, *with_boundary(last)]
     return new
 
 
