@@ -294,3 +294,16 @@ def test_threads_call_while_regions_compile() -> None:
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: jitted(x), range(8)):
             torch.testing.assert_close(found, model(x))
+
+
+def test_a_trace_with_an_argument_that_is_no_proxy() -> None:
+    """`thunder.trace()` keeps "mT" as it is."""
+
+    def add_one(x: torch.Tensor, name: str) -> torch.Tensor:
+        return getattr(x, name) + 1.0
+
+    x = torch.randn(2, 3)
+    trace = thunder.trace()(add_one, x, "mT")
+    executors = [of_fuser.fuser, *thunder.get_always_executors()]
+    function = thunder.common.transform_for_execution(trace, executors)[-1].python_callable()
+    assert torch.equal(function(x, "mT"), x.mT + 1)

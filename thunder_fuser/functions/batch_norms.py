@@ -105,6 +105,8 @@ def batch_norm(  # noqa: PLR0917 - torch's
     """input [N, C, *], all tensors beside it [C]."""
     optional = running_mean, running_var, weight, bias
     channels = [tensor for tensor in optional if tensor is not None]
+    if not all(isinstance(tensor, TensorProxy) for tensor in (input, *channels)):
+        return NotImplemented
     numbers = all(type(number) in (int, float) for number in (momentum, eps))
     # Thunder takes arguments that share memory for one, wherever a trace has a copy_ of its own.
     shared = thunder._cache_info_ctx.get({}).get("alias_tensor_indices", "")

@@ -119,7 +119,7 @@ class CudaRecorder:
                 return recording
             log("graphs", lambda: "a result lies with the intermediates; all lie in one pool now")
             del recording
-            graph = DriverGraph(self._device.index, own, None)
+            graph = DriverGraph(self._device.index, torch.cuda.graph_pool_handle(), None)
             return record(graph, graph.captured_on(self._stream))
 
         def with_generator() -> Recording:
@@ -226,7 +226,7 @@ def _are_in(pool: Any, recording: Recording, kept: Sequence[int]) -> bool:
         address = output.untyped_storage().data_ptr()
         return not address or any(start <= address < end for start, end in spans)
 
-    outputs = [recording.outputs[at] for at in kept]
+    outputs = (recording.outputs[at] for at in kept)
     return all(is_in(x) for x in outputs if isinstance(x, torch.Tensor) and x.is_cuda)
 
 

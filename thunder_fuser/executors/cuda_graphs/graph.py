@@ -10,8 +10,9 @@ forward are copied, since a caller may keep them for long, as a list of losses. 
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
@@ -63,6 +64,7 @@ class Graph:
         self._out = _Copies([])
         self._outputs = _Outputs({}, {}, [], [])
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
+        self._own_holders: list[int] = []
 
     def __str__(self) -> str:
         bytes = sum(tensor.nbytes for tensor in self._in.tensors)
@@ -75,15 +77,24 @@ class Graph:
 
     def is_in_use(self) -> bool:
         """True if anybody holds memory of the last replay: a saved value or a result."""
-        return self._is_held(self.places)
+        return self._holders() != self._own_holders
 
     def is_held(self) -> bool:
         """True if a caller holds a result of the last replay."""
-        return self._is_held(self._outputs.handed)
-
-    def _is_held(self, places: Iterable[int]) -> bool:
         count_of = torch._C._storage_Use_Count
-        return any(count_of(place) > self.places[place] for place in places)
+        return any(count_of(place) > self.places[place] for place in self._outputs.handed)
+
+    def _holders(self) -> list[int]:
+        """How many hold each memory, and each saved tensor: in C++ and in Python.
+
+        A saved tensor is the same object at each replay. A new one, which would count in its memory
+        alone, takes a microsecond.
+        """
+        saved = self._outputs.saved
+        return [
+            *map(torch._C._storage_Use_Count, self.places), *map(torch.Tensor._use_count, saved),
+            *map(sys.getrefcount, saved),
+        ]  # fmt: skip
 
     def pays_twice(self) -> bool:
         """True if a second graph beside it saves copies of at least the bytes that it takes."""
@@ -116,6 +127,7 @@ class Graph:
         del recording
         self._recording = None
         self.places = {place: torch._C._storage_Use_Count(place) for place in kept}
+        self._own_holders = self._holders()
 
 
 # torch's unsigned integers of more than 8 bits and its narrow floats are copied one by one.
@@ -200,7 +212,7 @@ def _sorted(
             return _view(output, recording.inputs[owner], owner)
         if at in saved:
             outputs.saved.append(output)
-            return lambda args, given: output.detach()
+            return lambda args, given: output
         root = _root(together[place])
         if place in lasting and all(is_view(other, root) for other in together[place]):
             return _part(output, place, outputs.handed.setdefault(place, root))

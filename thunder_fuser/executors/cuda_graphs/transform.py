@@ -60,6 +60,7 @@ from thunder_fuser.trace.proxies import (
 _LEAST = 2  # launches of a piece: a replay costs more than one
 # Thunder's prims and the symbols of its executor for torch.
 _WITHOUT_LAUNCH = VIEWS | FENCES | {"shallow_copy", "torch_slice_prim_impl"}
+_MAY_VIEW = TORCH_VIEWS | {"torch_prims_reshape_impl"}
 _STRUCTURE = frozenset(
     {
         PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.UNPACK_KEY,
@@ -360,7 +361,7 @@ def _apart(run: Sequence[BoundSymbol], kept: set[str]) -> Iterator[BoundSymbol]:
     """
     made = [{proxy.name for proxy in makes(call)} for call in run]
     for call, names in zip(reversed(run), reversed(made), strict=True):
-        is_view = not _launches(call) or call.sym.name in TORCH_VIEWS
+        is_view = not _launches(call) or call.sym.name in _MAY_VIEW
         may_share = is_view or [*overwritten(call)]
         if may_share and not kept.isdisjoint(names):
             kept = kept | {proxy.name for proxy in reads(call)}

@@ -72,14 +72,19 @@ def noted_of(trace: TraceCtx, *, forget: bool = False) -> dict[str, torch.Tensor
     data = get_compile_data()
     take = _NOTED.pop if forget else _NOTED.get
     noted = take(data, {}) if data is not None else {}
-    places = {proxy.name: id(proxy.history) for proxy in trace.args or ()}
+    places = {proxy.name: id(proxy.history) for proxy in _proxies_of(trace)}
     return {name: noted[place][1] for name, place in places.items() if place in noted}
 
 
 def arguments_of(trace: TraceCtx, *, forget: bool = False) -> Values:
     """All arguments of the traced call; contiguous if no layout was noted."""
-    values = {proxy.name: value_of(proxy) for proxy in trace.args or ()}
+    values = {proxy.name: value_of(proxy) for proxy in _proxies_of(trace)}
     return values | noted_of(trace, forget=forget)
+
+
+def _proxies_of(trace: TraceCtx) -> list[Proxy]:
+    """Its arguments, without those that thunder.trace() keeps as they are: "mT" of getattr."""
+    return [arg for arg in trace.args or () if isinstance(arg, Proxy)]
 
 
 def results_of(item: Item, memory: RegionMemory, values: Values) -> list[Any]:
