@@ -30,6 +30,7 @@ from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import (
+    LONGEST_SHARED,
     collapse,
     even_lanes,
     row_shift,
@@ -211,7 +212,8 @@ def _rows_of_product(match: Rows) -> int:
     largest = max(read, key=part.bytes_of, default="")
     if all(set(match.kept) <= set(part.axes(name)) for name in read):
         return 0
-    return size_of(part, set(match.kept).difference(part.axes(largest)))
+    rows = size_of(part, set(match.kept).difference(part.axes(largest)))
+    return rows if rows <= LONGEST_SHARED else 0
 
 
 def inner_with(
