@@ -85,7 +85,7 @@ def test_one_value_a_channel_is_refused_as_in_torch() -> None:
 def test_a_weight_that_is_no_tensor_is_an_error_as_in_torch() -> None:
     x, (mean, var, w, b) = image(torch.float32, 4, 6, 5), parameters(torch.float32)
     for args in ((mean, var, (1.0, 2.0), b), ((mean,), var, w, b)):
-        with pytest.raises(Exception, match="tuple|TensorProxy"):
+        with pytest.raises(Exception, match=r"tuple|TensorProxy"):
             jit(lambda x, args=args: F.batch_norm(x, *args, True))(x)
     assert jit(lambda x: F.batch_norm(x, mean, var, w, b, True), strict=True)(x).shape == x.shape
 

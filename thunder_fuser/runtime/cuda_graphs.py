@@ -214,10 +214,12 @@ def memory_like(arg: torch.Tensor) -> torch.Tensor:
 def _are_in(pool: Any, recording: Recording, kept: Sequence[int]) -> bool:
     """True if all kept results lie in a pool, apart from views of arguments."""
     arguments = {storage_of(x): x for x in recording.inputs if isinstance(x, torch.Tensor)}
+    # None: with the pool's identifier, torch 2.11 frees its numbers once too often.
+    segments = torch._C._cuda_memorySnapshot(None)["segments"] if kept else ()
     spans = [
         (segment["address"], segment["address"] + segment["total_size"])
-        for segment in torch.cuda.memory.memory_snapshot(pool, include_traces=False)
-    ] if kept else []  # fmt: skip
+        for segment in segments if tuple(segment["segment_pool_id"]) == tuple(pool)
+    ]  # fmt: skip
 
     def is_in(output: torch.Tensor) -> bool:
         argument = arguments.get(storage_of(output))

@@ -149,6 +149,7 @@ class _Seen(_Memories):
         super().__init__(layouts)
         self.roots: set[str] = set()
         self.tracked = {p.name for p in args if isinstance(p, TensorProxy) and p.requires_grad}
+        self._with_gradients = frozenset(self.tracked)  # the arguments
         self._arguments = {proxy.name for proxy in args}
         self.detached: set[str] = set()
         self._together = Memory()  # memories written by one bound symbol
@@ -196,6 +197,9 @@ class _Seen(_Memories):
 
     def _copy(self, copy: BoundSymbol, where: str) -> None:
         target = self.of(reads(copy)[1].name)
+        same = {target, *self.memory.sharing([target])}
+        if _has_gradient(copy.output) and same & self._with_gradients:
+            raise _of_argument(self.of(target), where)
         if copy.output.name in self.tracked:
             self.tracked.add(self.root(target))
         elif _DETACHED in copy.output.tags and self.root(target) in self.tracked:
@@ -355,6 +359,16 @@ def _refusal(link: Link, where: str) -> InPlaceError:
         got = f"the result of {link.by}, a view for some strides and a copy for others"
         do = "call view instead, or clone the result to write to a copy"
     return _error("views that slice, reshape by view, squeeze or transpose", got, where, do)
+
+
+def _of_argument(name: str, where: str) -> InPlaceError:
+    """Autograd would have to make it a result of the function, which Thunder does not tell it."""
+    return InPlaceError(
+        "a write in place to an argument", where=where,
+        expected="an argument without gradient, or a value that the function computes",
+        got=f"{name}, which requires a gradient",
+        do=f"write y = x * 2 instead of x.mul_(2), or begin with x = x.clone(){_SWITCH}",
+    )  # fmt: skip
 
 
 def _error(expected: str, got: str, where: str, do: str) -> InPlaceError:
