@@ -24,6 +24,7 @@ from benchmarks import (
     warm_path,
 )
 from benchmarks.compile_time import run as compile_time
+from benchmarks.decode import run as decode
 from benchmarks.facts import facts
 from benchmarks.first_step import run as first_step
 from benchmarks.kernels import run as kernels
@@ -46,6 +47,7 @@ COMMANDS = {
     "compile": compile_time,
     "first_step": first_step,
     "sizes": sizes,
+    "decode": decode,
     "warm_path": warm_path,
     "plan": plans,
     "prices": prices,

@@ -159,6 +159,10 @@ OPTIONS: Mapping[str, Option] = {
             " call to call",
         ),
         Option(
+            "few_rows", int, 2, "matrix products on a GPU with at most so many rows are kernels"
+            " of ours, without gradients; 0: none", least=0,
+        ),
+        Option(
             "multi_device", MultiDeviceParams, MultiDeviceParams(),  # type: ignore[arg-type]
             "what programs on several devices do, as a MultiDeviceParams",
         ),
@@ -218,6 +222,7 @@ class OptionValues(TypedDict, total=False):
     autotune_total: float
     max_registers_bytes: int
     persistent_buffers: bool
+    few_rows: int
     multi_device: MultiDeviceParams
     max_fusions: int
     max_programs: int

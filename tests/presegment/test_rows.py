@@ -76,8 +76,18 @@ def statistics(dtype: torch.dtype) -> Graph:
     return fd, [x]
 
 
+def product(rows: int) -> Graph:
+    """bias + weight @ silu(x), for so many rows."""
+    half, fd = torch.bfloat16, FusionDefinition()
+    values = [meta(rows, 1, 512, dtype=half), meta(256, 512, dtype=half), meta(256, dtype=half)]
+    x, weight, bias = map(fd.from_pytorch, values)
+    fd.add_output(fd.ops.linear(fd.ops.cast(fd.ops.silu(x), D.BFloat16), weight, bias))
+    return fd, values
+
+
 # {row: (a definition where it fires on an H200, one where it must not)}
 CASES: dict[str, tuple[Callable[[], Graph], Callable[[], Graph]]] = {
+    "few_rows": (lambda: product(2), lambda: product(3)),
     "two_stage_reductions": (lambda: two_sums(1024), lambda: two_sums(4)),
     "unify_memory_order": (lambda: products(last=True), lambda: products(last=False)),
     "rfactor": (lambda: columns(65536), lambda: columns(100)),

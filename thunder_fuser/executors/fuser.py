@@ -45,6 +45,7 @@ from thunder_fuser.executors.run.region_callable import Compile, compile_region
 from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
+from thunder_fuser.executors.support.products import has_product, is_differentiated
 from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.functions.chunked_loss.recognise import losses_in_chunks
 from thunder_fuser.options import Value, compile_options, in_force, option
@@ -102,7 +103,7 @@ class ThunderFuser(FusionExecutor):
         if data is not None:
             say_traced(data)
         if composite_of(bsym) is None:
-            return support(bsym) is None
+            return self._takes_product(bsym) if has_product(bsym) else support(bsym) is None
         reason = why_apart(bsym)
         if reason is not None:
             self.note_refusal(bsym, reason)
@@ -112,6 +113,13 @@ class ThunderFuser(FusionExecutor):
         """Notes for reports why the running compilation takes a composite apart."""
         if (data := get_compile_data()) is not None:
             self._compilations.refuse(data, bsym, reason)
+
+    def _takes_product(self, bsym: BoundSymbol) -> bool:
+        """As `can_fuse` for a matrix product: with the options of the call, and no gradient."""
+        if is_differentiated(bsym):
+            return False
+        with in_force(options_of_jit()):
+            return support(bsym) is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one fusion; False when it is used up. amount 0: whether there is any."""

@@ -34,10 +34,10 @@ def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptio
     stored = [expr for expr, saving in savings.items() if saving > 0]
     if sum(savings[expr] for expr in stored) <= target.launch_bytes:
         return {}
-    return {expr: _stored(expr) for expr in stored}
+    return {expr: with_boundary(expr) for expr in stored}
 
 
-def _stored(record: OpRecord) -> list[OpRecord]:
+def with_boundary(record: OpRecord) -> list[OpRecord]:
     """The record and a boundary behind it, which has its name."""
     (name,) = record.outputs
     computed = replace(record, outputs=(f"{name}.once",))

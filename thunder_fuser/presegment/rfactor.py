@@ -24,8 +24,9 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.rewrite import Rule
+from thunder_fuser.presegment.unify_memory_order import order_of_sum
 from thunder_fuser.schedule import nested
-from thunder_fuser.schedule.axes import size_of, summed_order
+from thunder_fuser.schedule.axes import size_of
 from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
 from thunder_fuser.target import Target
 
@@ -184,15 +185,9 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     reuse = AxisReuse(whole)
     chunks = {record: _chunk(whole, reuse, record, target, options) for record in whole.reductions}
     return {
-        record: _in_runs(fusion, whole, record, _order(whole, record, options), chunk)
+        record: _in_runs(fusion, whole, record, order_of_sum(whole, record, options), chunk)
         for record, chunk in chunks.items() if chunk
     }  # fmt: skip
-
-
-def _order(whole: Part, record: OpRecord, options: CompileOptions) -> tuple[str, ...]:
-    """The axes that a reduction walks, slowest in memory first."""
-    walked = whole.patterns[record.outputs[0]].walked
-    return summed_order(whole, record, walked, options)
 
 
 def _chunk(
@@ -204,7 +199,7 @@ def _chunk(
     results, rows = size_of(whole, kept), size_of(whole, reduced)
     if record.attr("chunk") or rows * results < MIN_ELEMENTS or rows < 2 * MIN_CHUNK:
         return 0
-    order = _order(whole, record, options)
+    order = order_of_sum(whole, record, options)
     is_inner = order[-1] in reduced
     if has_order(whole, options):
         return _own_chunk(rows, results, is_inner, target)
@@ -215,6 +210,9 @@ def _chunk(
         return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * _itemsize(whole) // COLUMN_BYTES)
     run = _run_of_units(rows, units, INNER_BLOCKS if is_inner else OUTER_BLOCKS, target)
+    is_busy = 2 * units >= target.sm_count and not target.is_cpu
+    if is_inner and is_busy and rows * results * _itemsize(whole) <= target.launch_bytes:
+        return 0  # half of the SMs read it in less time than a second kernel takes
     chunk = _whole_rows(run, [whole.extents[name].value for name in order if name in reduced])
     return chunk if chunk < rows else 0
 

@@ -22,7 +22,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 from thunder_fuser.ir.strides import stride_order_of
 from thunder_fuser.presegment.rewrite import Rule
-from thunder_fuser.schedule.axes import order_over, summed_order
+from thunder_fuser.schedule.axes import order_in_memory, order_over, summed_order
 from thunder_fuser.target import Target
 
 
@@ -56,7 +56,7 @@ def _copies(
 ) -> Iterator[_Copy]:
     """The copies that one reduction needs."""
     pattern = whole.patterns[record.outputs[0]]
-    order = summed_order(whole, record, pattern.walked, options)
+    order = order_of_sum(whole, record, options)
     for name, readers in _readers(whole, record).items() if order else ():
         axes, size = whole.memory_axes(name), whole.bytes_of(name)
         wanted = order_over(whole, order, frozenset(axes))
@@ -64,6 +64,21 @@ def _copies(
         wasted = waste.wasted(name, size, order[-1], is_row) if is_whole else 0
         if wasted > 2 * size + target.launch_bytes:
             yield _Copy(name, _stride_order(whole, name, wanted), readers)
+
+
+def order_of_sum(whole: Part, record: OpRecord, options: CompileOptions) -> tuple[str, ...]:
+    """The axes that a reduction walks, slowest first: in the memory order of the arguments that it
+    reads with most of them, if these agree; else as `summed_order` finds it for all tensors.
+
+    T4 = sum(T0[i0, i1] * x[i1], i1); T7 = sum(T1[i1, i0] * T4[i0], i0)     (i0, i1) and (i1, i0)
+    """
+    pattern = whole.patterns[record.outputs[0]]
+    orders = {order_in_memory(whole, n, pattern.walked) for n in _readers(whole, record)}
+    most = max(map(len, orders), default=0)
+    longest = [order for order in orders if len(order) == most and pattern.reduced <= set(order)]
+    if len(longest) == 1:
+        return (*sorted(pattern.walked.difference(longest[0])), *longest[0])
+    return summed_order(whole, record, pattern.walked, options)
 
 
 def _readers(whole: Part, record: OpRecord) -> dict[str, tuple[OpRecord, ...]]:

@@ -24,6 +24,7 @@ from thunder_fuser.schedule.scheduled import Transforms
 
 MAX_BYTES = 16  # of one access
 WIDTHS = (1, 2, 4, 8, 16)
+LONGEST_SHARED = 8  # elements; with more, the results of a block would be far apart in memory
 SHORTEST_SHIFTED = 1024  # columns: the partial vectors at both ends of shorter rows cost too much
 
 RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop if an index or a branch changes within a row
@@ -100,6 +101,20 @@ def summed_order(
     whole = {name: order for name, order in orders.items() if set(order) == wanted}
     others = sum(part.bytes_of(name) for name, order in whole.items() if order != as_read)
     return as_read if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)
+
+
+def shared_last(part: Part, kept: tuple[str, ...]) -> tuple[str, ...]:
+    """Kept axes with those last that the largest tensor lacks, if they are short: the rows of
+    threads of a block then read the same elements of it, which come from memory once.
+
+    T4[m, n] = sum(T0[m, k] * T1[n, k], k), T1 larger       (m, n)  ->  (n, m)
+    """
+    largest = max(part.inputs, key=part.bytes_of, default=None)
+    axes = kept if largest is None else part.axes(largest)
+    lacking = tuple(a for a in kept if a not in axes)
+    if size_of(part, lacking) > LONGEST_SHARED:
+        return kept
+    return (*(a for a in kept if a in axes), *lacking)
 
 
 def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

@@ -21,6 +21,7 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder_fuser.executors.support.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.support.dtypes import data_type
 from thunder_fuser.executors.support.index_rows import INDEXING
+from thunder_fuser.executors.support.products import OF_TORCH, PRODUCTS
 from thunder_fuser.executors.support.random import STATELESS
 from thunder_fuser.executors.support.rows import (
     MAX_RANK,
@@ -34,7 +35,7 @@ from thunder_fuser.executors.support.whole_composites import refuse_composite
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
-_TABLE = (*PRIMITIVES, *INDEXING, *DTENSOR)
+_TABLE = (*PRIMITIVES, *INDEXING, *PRODUCTS, *DTENSOR)
 ROWS = {row.id: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a primitive is listed twice"
 
@@ -44,10 +45,9 @@ _REDUCTIONS = frozenset(
         PrimIDs.VAR_MEAN,
     }
 )  # fmt: skip
-_OF_TORCH = Reject("torch has a kernel for it")
 _NEVER = {
-    "convolution": _OF_TORCH,
-    **dict.fromkeys(("attention_backward", "masked_attention_backward"), _OF_TORCH),
+    "convolution": OF_TORCH,
+    **dict.fromkeys(("attention_backward", "masked_attention_backward"), OF_TORCH),
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("it marks where in-place copies are made"),
 }
@@ -66,7 +66,7 @@ def support(bsym: BoundSymbol) -> Reject | None:
         if any(isinstance(proxy, DTensorProxy) for proxy in reads(bsym)):
             return Reject("torch runs it on DTensors, for which Thunder has no primitive to fuse")
         is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # e.g. a product
-        known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
+        known = OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
         if bsym.sym.name.startswith(CHUNKED_LOSS):
             known = Reject("its kernels run on some rows of the logits at a time")
         return known or Reject(f"no rule for {bsym.sym.name}")

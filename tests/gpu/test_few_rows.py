@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of few rows on a CUDA device: exact, the same bits again, tokens as eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import thunder_fuser
+from benchmarks.decode.tokens import SMALL, make
+from thunder_fuser.definition import FusionDefinition
+
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+]
+
+SHAPES = [(2048, 2048), (512, 2048), (8192, 2048), (2048, 8192), (128, 896), (4864, 896), (9, 7777)]
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "odd"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_as_exact_as_torch(n: int, k: int, rows: int, dtype: torch.dtype, offset: int) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(n * k + offset, dtype=dtype, device="cuda")[offset:].view(n, k)
+    x, bias = (torch.randn(*s, dtype=dtype, device="cuda") for s in ((rows, k), (n,)))
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.linear(*map(fd.from_pytorch, (x, weight, bias))))
+    values = [x, weight, bias]
+    scheduler = fd.plan(values).segments[0].scheduler.name
+    assert scheduler == ("reduction" if weight.numel() >= 1 << 16 else "expr_eval")
+    (made,), (again,) = fd.execute(values), fd.execute(values)
+    exact = F.linear(*(value.double() for value in values))
+    usual = F.linear(*values)
+    errors = [float((value.double() - exact).abs().max()) for value in (made, usual)]
+    assert torch.equal(made, again) and errors[0] <= 1.5 * errors[1] + 1e-6 * k**0.5
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["calls", "graphs"])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_tokens_as_eager(batch: int, graphs: bool) -> None:
+    """Greedy tokens in float32, from a cache that the model writes."""
+    model = make(SMALL, batch, torch.device("cuda")).float()
+    jitted, found = thunder_fuser.jit(model, fuser_cuda_graphs=graphs), []
+    for call in (model, jitted):
+        for layer in model.layers:
+            layer.keys.zero_()
+            layer.values.zero_()
+        token, tokens = torch.arange(batch, device="cuda")[:, None] + 3, []
+        with torch.no_grad():
+            for place in range(SMALL.sequence):
+                token = call(token, torch.tensor([place], device="cuda")).argmax(-1, keepdim=True)
+                tokens.append(token.flatten().tolist())
+        found.append(tokens)
+    assert found[0] == found[1]

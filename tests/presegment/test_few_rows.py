@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of few rows as sums: which ones, their kernels, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import Golden
+from helpers.cases import rand
+from helpers.graphs import Graph, after_passes
+from helpers.rows import after_row
+from helpers.watch import check_sources, compile_waiting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.options import compile_options, options
+from thunder_fuser.target import CPU, H200, Target
+
+D = DataType
+Values = Sequence[torch.Tensor]
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def graph(values: Values, op: str = "linear") -> Graph:
+    """One product of tensors."""
+    with FusionDefinition() as fd:
+        fd.add_output(getattr(fd.ops, op)(*map(fd.from_pytorch, values)))
+    return fd, list(values)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+FIRES: dict[str, Callable[[], Graph]] = {
+    "a row": lambda: graph([meta(1, 512), meta(256, 512)]),
+    "two rows": lambda: graph([meta(2, 1, 512), meta(256, 512)]),
+    "a vector": lambda: graph([meta(512), meta(256, 512), meta(256)]),
+    "float32": lambda: graph([meta(512, dtype=torch.float32), meta(256, 512, dtype=torch.float32)]),
+    "a transposed matrix": lambda: graph([meta(1, 512), meta(256, 512).t()], "matmul"),
+    "a matrix and a vector": lambda: graph([meta(256, 512), meta(512)], "matmul"),
+    "a matrix of one row": lambda: graph([meta(1, 1 << 16), meta(1, 1 << 16)]),
+    "a sum of one": lambda: graph([meta(1, 1), meta(1 << 16, 1)]),
+}
+KEEPS: dict[str, Callable[[], Graph]] = {
+    "three rows": lambda: graph([meta(3, 512), meta(256, 512)]),
+    "no rows": lambda: graph([meta(0, 512), meta(256, 512)]),
+    "a small matrix": lambda: graph([meta(1, 256), meta(255, 256)]),
+    "a row-major second operand": lambda: graph([meta(1, 512), meta(512, 256)], "matmul"),
+    "a transposed weight": lambda: graph([meta(1, 512), meta(512, 256).t()]),
+    "a weight with gaps": lambda: graph([meta(1, 512), meta(256, 1024)[:, ::2]]),
+    "a batch": lambda: graph([meta(2, 1, 512), meta(2, 512, 256)], "matmul"),
+    "float64": lambda: graph([meta(1, 512, dtype=torch.float64),
+                              meta(256, 512, dtype=torch.float64)]),
+    "a bias of one element": lambda: graph([meta(1, 512), meta(256, 512), meta(1)]),
+    "two vectors": lambda: graph([meta(1 << 16), meta(1 << 16)], "matmul"),
+}  # fmt: skip
+
+
+def rewritten(made: Graph, target: Target = H200) -> list[str]:
+    """The ops after the row."""
+    after = after_row("few_rows", after_passes(made), target, compile_options())
+    return [expr.op for expr in after.exprs]
+
+
+@pytest.mark.parametrize("name", FIRES)
+def test_fires(name: str) -> None:
+    ops = rewritten(FIRES[name]())
+    assert "sum" in ops and not {"linear", "matmul"}.intersection(ops)
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_keeps(name: str) -> None:
+    assert "sum" not in rewritten(KEEPS[name]())
+
+
+def test_a_cpu_and_an_option_keep_it() -> None:
+    made = FIRES["a row"]()
+    assert rewritten(made, CPU) == ["linear"]
+    with options(few_rows=0):
+        assert rewritten(made) == ["linear"]
+    with options(few_rows=3):
+        assert "sum" in rewritten(KEEPS["three rows"]())
+
+
+# ---- kernels
+
+
+def block(rows: int, dtype: torch.dtype = torch.bfloat16, *, width: int = 2048) -> Graph:
+    """x + down(silu(gate(norm(x))) * up(norm(x))), as in a Llama."""
+    values = [meta(rows, 1, width), meta(width), *(meta(8192, width) for _ in range(2))]
+    values.append(meta(width, 8192))
+    fd = FusionDefinition()
+    x, scale, gate, up, down = map(fd.from_pytorch, values)
+    wide = fd.ops.cast(x, D.Float)
+    mean = fd.ops.mul(fd.ops.sum(fd.ops.mul(wide, wide), [2], keepdim=True), 1 / width)
+    unit = fd.ops.mul(wide, fd.ops.rsqrt(fd.ops.add(mean, 1e-5)))
+    y = fd.ops.cast(fd.ops.mul(unit, fd.ops.cast(scale, D.Float)), D.BFloat16)
+    hidden = fd.ops.mul(fd.ops.silu(fd.ops.linear(y, gate)), fd.ops.linear(y, up))
+    y = fd.ops.linear(fd.ops.cast(hidden, D.BFloat16), down)
+    fd.add_output(fd.ops.cast(fd.ops.add(x, y), D.BFloat16))
+    return fd, values
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_gated_block_has_three_kernels(rows: int, golden: Golden) -> None:
+    """The norm; gate, up, silu and their product; down and the residual."""
+    fd, values = block(rows)
+    plan = fd.plan(values, target="h200")
+    assert [one.scheduler.name for one in plan.segments] == ["persistent", "reduction", "reduction"]
+    golden(str(plan))
+
+
+def body(fd: FusionDefinition, values: Values) -> str:
+    (source,) = fd.sources(values, target="h200")
+    return source.text[source.text.index("\n// reduction") :]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_text_of_a_kernel(rows: int, golden: Golden) -> None:
+    """Vectors of both operands; with two rows, neighbouring warps read one row of the matrix."""
+    golden(body(*graph([meta(rows, 2048), meta(8192, 2048)])), ext="cu")
+
+
+def test_kernels_compile() -> None:
+    """For the architectures of an A100 and an H200."""
+    for made in (*FIRES.values(), lambda: block(1), lambda: block(2)):
+        fd, values = made()
+        check_sources([*fd.sources(values, target="h200")], "this test")
+    compile_waiting()
+
+
+# ---- results
+
+
+def error(made: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((made.double() - exact).abs().max())
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[str, Values]:
+    """linear or matmul: odd sizes, weights at odd addresses, each type."""
+    k, dtype = draw(st.sampled_from([1, 7, 64, 100, 896, 7777])), draw(st.sampled_from(DTYPES))
+    n, seed, offset = -(-(1 << 16) // k), draw(st.integers(0, 9)), draw(st.sampled_from([0, 1, 4]))
+    weight = rand(n * k + offset, dtype=dtype, seed=seed)[offset:].view(n, k)
+    x = rand(draw(st.integers(1, 2)), k, dtype=dtype, seed=seed + 1)
+    if draw(st.booleans()):
+        return "matmul", [x, weight.t()]
+    bias = [rand(n, dtype=dtype, seed=seed + 2)] * draw(st.integers(0, 1))
+    return "linear", [x, weight, *bias]
+
+
+@settings(deadline=None, max_examples=25)
+@given(drawn=products())
+def test_as_exact_as_torch(drawn: tuple[str, Values]) -> None:
+    """And the same bits if the threads of a block run the other way round."""
+    op, values = drawn
+    fd, _ = graph(values, op)
+    assert "sum" in rewritten((fd, values))
+    (made,) = fd.execute(values, target="emulator")
+    with options(emulate_reversed=True):
+        (again,) = fd.execute(values, target="emulator")
+    product = F.linear if op == "linear" else torch.matmul
+    exact = product(*(value.double() for value in values))
+    usual = product(*(value.float() for value in values)).to(made.dtype)
+    assert made.dtype is values[0].dtype and torch.equal(made, again)
+    assert error(made, exact) <= 1.5 * error(usual, exact) + 1e-6 * values[0].shape[-1] ** 0.5
+
+
+def test_special_values() -> None:
+    """NaN and infinities go where torch's go; zero times infinity is NaN."""
+    x, weight = rand(2, 512), rand(128, 512)
+    weight[3, 5], weight[4, 6], weight[7, 0] = torch.inf, torch.nan, -torch.inf
+    x[0, 0] = 0.0
+    fd, values = graph([x, weight])
+    (made,) = fd.execute(values, target="emulator")
+    torch.testing.assert_close(made, x @ weight.t(), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_a_computed_matrix_is_dequantised_in_the_kernel() -> None:
+    """A weight of 8 bits with a scale a row is read as it is."""
+    values = [rand(1, 512), torch.randint(-128, 128, (128, 512), dtype=torch.int8), rand(128, 1)]
+    with FusionDefinition() as fd:
+        x, weight, scale = map(fd.from_pytorch, values)
+        fd.add_output(fd.ops.linear(x, fd.ops.mul(fd.ops.cast(weight, D.Float), scale)))
+    (segment,) = fd.plan([value.to("meta") for value in values], target="h200").segments
+    assert segment.scheduler.name == "reduction"
+    (made,) = fd.execute(values, target="emulator")
+    wanted = values[0] @ (values[1].float() * values[2]).t()
+    torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-2)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of few rows in traces: who computes them, and tokens of a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+import torch.nn.functional as F
+from helpers.cases import rand
+from torch import nn
+
+from benchmarks.decode.tokens import SMALL, Llama, make
+from thunder_fuser.executors.fuser import fuser
+
+Call = Callable[..., torch.Tensor]
+ROW, ROWS = rand(1, 1, 256), rand(3, 256)
+WEIGHT, BIAS = rand(512, 256, seed=1), rand(512, seed=2)
+
+
+def jit(function: Any, **options: Any) -> Any:
+    """On the emulator, since products on a CPU stay with torch."""
+    return thunder.jit(function, executors=[fuser], fuser_emulate=True, **options)
+
+
+def left_to_torch(name: str) -> int:
+    """How many calls of torch the newest compilation has under this name."""
+    return sum(one.name == name for one in fuser.last_claims.unfused)
+
+
+TAKEN: dict[str, Call] = {
+    "linear": lambda x, w, b: F.linear(x, w),
+    "linear with a bias": lambda x, w, b: F.relu(F.linear(x, w, b)),
+    "matmul": lambda x, w, b: torch.sigmoid(x) @ w.t() + b,
+    "addmm": lambda x, w, b: torch.addmm(b, x[0], w.t()),
+    "mv": lambda x, w, b: torch.mv(w, x.flatten()) * b,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_region_takes_it(name: str, dtype: torch.dtype) -> None:
+    jitted, values = jit(TAKEN[name]), [one.to(dtype) for one in (ROW, WEIGHT, BIAS)]
+    exact = TAKEN[name](*(one.double() for one in values))
+    errors = [
+        float((function(*values).double() - exact).abs().max())
+        for function in (jitted, TAKEN[name])
+    ]
+    assert errors[0] <= 1.5 * errors[1] + 1e-5
+    assert left_to_torch("linear") == left_to_torch("matmul") == 0
+    assert fuser.last_claims.regions
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.exp(F.linear(x, w) * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options"),
+    [
+        (ROWS, WEIGHT, {}),
+        (ROW, WEIGHT, {"fuser_few_rows": 0}),
+        (ROW, WEIGHT[:100], {}),
+        (ROW.double(), WEIGHT.double(), {}),
+        (ROW.clone().requires_grad_(), WEIGHT, {}),
+    ],
+    ids=["three rows", "an option", "a small weight", "float64", "a gradient"],
+)
+def test_torch_keeps_it(x: torch.Tensor, w: torch.Tensor, options: dict[str, Any]) -> None:
+    torch.testing.assert_close(jit(linear, **options)(x, w), linear(x, w))
+    assert left_to_torch("linear") == 1
+
+
+def test_an_option_takes_more_rows() -> None:
+    result = jit(linear, fuser_few_rows=3)(ROWS, WEIGHT)
+    torch.testing.assert_close(result, linear(ROWS, WEIGHT), rtol=1e-4, atol=1e-4)
+    assert left_to_torch("linear") == 0
+
+
+def test_parameters_without_a_gradient() -> None:
+    """Under no_grad a region takes what torch keeps in training."""
+    layer = nn.Linear(256, 512)
+    jitted = jit(layer)
+    with torch.no_grad():
+        torch.testing.assert_close(jitted(ROW), layer(ROW), rtol=1e-4, atol=1e-4)
+        assert left_to_torch("linear") == 0
+    jitted(ROW).sum().backward()
+    assert left_to_torch("linear") == 1
+    found, layer.weight.grad = layer.weight.grad, None
+    layer(ROW).sum().backward()
+    torch.testing.assert_close(found, layer.weight.grad)
+
+
+def test_a_branch_without_a_gradient() -> None:
+    """The products of a branch under no_grad are a region's, beside those of a training step."""
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            gate = torch.sigmoid(F.linear(x, w))
+        return (F.linear(x, w) * gate).sum()
+
+    x, y = (ROW.clone().requires_grad_() for _ in range(2))
+    jit(both)(x, WEIGHT).backward()
+    assert left_to_torch("linear") == 1
+    both(y, WEIGHT).backward()
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-4)
+
+
+def greedy(call: Any, model: Llama, count: int) -> list[list[int]]:
+    """The tokens of two sequences, each the likeliest after those before it."""
+    for layer in model.layers:
+        layer.keys.zero_()
+        layer.values.zero_()
+    token, found = torch.tensor([[3], [7]]), []
+    with torch.no_grad():
+        for place in range(count):
+            token = call(token, torch.tensor([place])).argmax(-1, keepdim=True)
+            found.append(token.flatten().tolist())
+    return found
+
+
+def test_tokens_as_eager() -> None:
+    """A model with a static cache, in float32; one program for all positions."""
+    model = make(SMALL, 2, torch.device("cpu")).float()
+    jitted = jit(model)
+    assert greedy(jitted, model, 12) == greedy(model, model, 12)
+    assert thunder.cache_misses(jitted) == 1
+    assert left_to_torch("linear") == 2 * SMALL.layers  # k and v, whose weights are small
