@@ -99,7 +99,7 @@ class CudaRecorder:
         calls `keep` around what makes them.
         """
         shared = next((graph.pool() for graph in self._graphs), None)
-        own = torch.cuda.graph_pool_handle()
+        lasting = torch.cuda.graph_pool_handle()
         shared = shared or torch.cuda.graph_pool_handle()
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
@@ -113,9 +113,9 @@ class CudaRecorder:
             return Recording(inputs, outputs, graph.replay, taken)
 
         def without() -> Recording:
-            graph = DriverGraph(self._device.index, shared, own if kept else None)
+            graph = DriverGraph(self._device.index, shared, lasting if kept else None)
             recording = record(graph, graph.captured_on(self._stream))
-            if _are_in(own, recording, kept):
+            if _are_in(lasting, recording, kept):
                 return recording
             log("graphs", lambda: "a result lies with the intermediates; all lie in one pool now")
             del recording
@@ -123,7 +123,7 @@ class CudaRecorder:
             return record(graph, graph.captured_on(self._stream))
 
         def with_generator() -> Recording:
-            graph, pool = torch.cuda.CUDAGraph(), own if kept else shared
+            graph, pool = torch.cuda.CUDAGraph(), lasting if kept else shared
             return record(graph, self._captured_by_torch(graph, pool))
 
         # torch.cuda.graph leaves its stream current if the capture fails.

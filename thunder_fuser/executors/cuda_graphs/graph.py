@@ -64,7 +64,7 @@ class Graph:
         self._out = _Copies([])
         self._outputs = _Outputs({}, {}, [], [])
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
-        self._own_holders: list[int] = []
+        self._idle_holders: list[int] = []
 
     def __str__(self) -> str:
         bytes = sum(tensor.nbytes for tensor in self._in.tensors)
@@ -77,7 +77,7 @@ class Graph:
 
     def is_in_use(self) -> bool:
         """True if anybody holds memory of the last replay: a saved value or a result."""
-        return self._holders() != self._own_holders
+        return self._holders() != self._idle_holders
 
     def is_held(self) -> bool:
         """True if a caller holds a result of the last replay."""
@@ -114,10 +114,10 @@ class Graph:
         if self._recording is not None:
             self._plan(self._recording)
         outputs = self._outputs
-        given = {place: torch.empty_like(tensor) for place, tensor in outputs.copied.items()}
-        self._out.copy([*given.values()], self._out.tensors)
-        given.update((place, tensor.detach()) for place, tensor in outputs.handed.items())
-        return [make(args, given) for make in outputs.results]
+        memory = {place: torch.empty_like(tensor) for place, tensor in outputs.copied.items()}
+        self._out.copy([*memory.values()], self._out.tensors)
+        memory.update((place, tensor.detach()) for place, tensor in outputs.handed.items())
+        return [make(args, memory) for make in outputs.results]
 
     def _plan(self, recording: Recording) -> None:
         """Sorts the outputs, which are there after the first replay."""
@@ -127,7 +127,7 @@ class Graph:
         del recording
         self._recording = None
         self.places = {place: torch._C._storage_Use_Count(place) for place in kept}
-        self._own_holders = self._holders()
+        self._idle_holders = self._holders()
 
 
 # torch's unsigned integers of more than 8 bits and its narrow floats are copied one by one.
@@ -205,14 +205,14 @@ def _sorted(
 
     def result(at: int, output: Any) -> Result:
         if not _is_on(output, device_type):
-            return lambda args, given: output
+            return lambda args, memory: output
         place = storage_of(output)
         owner = owners.get(place)
         if owner is not None and is_view(output, recording.inputs[owner]):
             return _view(output, recording.inputs[owner], owner)
         if at in saved:
             outputs.saved.append(output)
-            return lambda args, given: output
+            return lambda args, memory: output
         root = _root(together[place])
         if place in lasting and all(is_view(other, root) for other in together[place]):
             return _part(output, place, outputs.handed.setdefault(place, root))
@@ -258,12 +258,12 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def _part(tensor: torch.Tensor, place: int, whole: torch.Tensor) -> Result:
     if tensor is whole:
-        return lambda args, given: given[place]
+        return lambda args, memory: memory[place]
     layout, dtype = (tensor.shape, tensor.stride(), tensor.storage_offset()), tensor.dtype
     flips = [torch.conj] * tensor.is_conj() + [torch._neg_view] * tensor.is_neg()
 
-    def part(args: Sequence[Any], given: Mapping[int, torch.Tensor]) -> torch.Tensor:
-        copy = given[place] if whole.dtype is dtype else given[place].view(dtype)
+    def part(args: Sequence[Any], memory: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        copy = memory[place] if whole.dtype is dtype else memory[place].view(dtype)
         return reduce(lambda seen, flip: flip(seen), flips, copy.as_strided(*layout))
 
     return part
@@ -271,7 +271,7 @@ def _part(tensor: torch.Tensor, place: int, whole: torch.Tensor) -> Result:
 
 def _view(tensor: torch.Tensor, argument: torch.Tensor, at: int) -> Result:
     if tensor is argument:
-        return lambda args, given: args[at]
+        return lambda args, memory: args[at]
     size, stride = tensor.shape, tensor.stride()
     shift = tensor.storage_offset() - argument.storage_offset()
-    return lambda args, given: args[at].as_strided(size, stride, args[at].storage_offset() + shift)
+    return lambda args, memory: args[at].as_strided(size, stride, args[at].storage_offset() + shift)

@@ -359,14 +359,14 @@ def _apart(run: Sequence[BoundSymbol], kept: set[str]) -> Iterator[BoundSymbol]:
 
     kept: the names. A call may make a value whose memory is an operand's, so the operand is kept.
     """
-    made = [{proxy.name for proxy in makes(call)} for call in run]
-    for call, names in zip(reversed(run), reversed(made), strict=True):
+    names_of = [{proxy.name for proxy in makes(call)} for call in run]
+    for call, names in zip(reversed(run), reversed(names_of), strict=True):
         is_view = not _launches(call) or call.sym.name in _MAY_VIEW
         may_share = is_view or [*overwritten(call)]
         if may_share and not kept.isdisjoint(names):
             kept = kept | {proxy.name for proxy in reads(call)}
     is_kept = False
-    for call, names in zip(run, made, strict=True):
+    for call, names in zip(run, names_of, strict=True):
         if names and is_kept == kept.isdisjoint(names):
             is_kept = not is_kept
             yield _KEEP.bind(is_kept, output=None)
