@@ -39,7 +39,7 @@ def plain(h: Any, w: Any, b: Any, target: Any) -> Any:
 
 
 def smoothed(h: Any, w: Any, b: Any, target: Any) -> Any:
-    weight = torch.linspace(0.5, 1.5, CLASSES, device="cuda").to(h)
+    weight = b.detach().abs() + 0.5  # of classes
     x = F.linear(h, w, b)
     return F.cross_entropy(x, target, weight, label_smoothing=0.1, reduction="sum")
 
