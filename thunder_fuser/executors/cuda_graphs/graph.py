@@ -68,12 +68,7 @@ class Graph:
 
     def __str__(self) -> str:
         bytes = sum(tensor.nbytes for tensor in self._in.tensors)
-        handed = sum(tensor.nbytes for tensor in self._outputs.handed.values())
-        return (
-            f"{len(self._copied)} arguments ({bytes} bytes) copied in, {len(self._out.tensors)}"
-            f" results copied out, {handed} bytes of results and {self._saved_bytes()} saved bytes"
-            f" not copied, {self.bytes} bytes of memory"
-        )
+        return f"{len(self._copied)} arguments ({bytes} bytes) copied in, {self.bytes} bytes"
 
     def is_in_use(self) -> bool:
         """True if anybody holds memory of the last replay: a saved value or a result."""
@@ -112,20 +107,21 @@ class Graph:
         self._in.copy(self._in.tensors, sources)
         self._replay()
         if self._recording is not None:
-            self._plan(self._recording)
+            self._plan()
         outputs = self._outputs
         memory = {place: torch.empty_like(tensor) for place, tensor in outputs.copied.items()}
         self._out.copy([*memory.values()], self._out.tensors)
         memory.update((place, tensor.detach()) for place, tensor in outputs.handed.items())
         return [make(args, memory) for make in outputs.results]
 
-    def _plan(self, recording: Recording) -> None:
+    def _plan(self) -> None:
         """Sorts the outputs, which are there after the first replay."""
+        recording, self._recording = self._recording, None
+        assert recording is not None
         self._outputs = _sorted(recording, self._device_type, self._saved, self.handed)
+        del recording  # it holds what is counted below
         self._out = _Copies([*self._outputs.copied.values()])
         kept = {*self._outputs.handed, *map(storage_of, self._outputs.saved)}
-        del recording
-        self._recording = None
         self.places = {place: torch._C._storage_Use_Count(place) for place in kept}
         self._idle_holders = self._holders()
 
