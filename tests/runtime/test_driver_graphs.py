@@ -15,7 +15,7 @@ from cuda.bindings import driver
 
 from thunder_fuser.errors import LaunchError
 from thunder_fuser.runtime import driver_graphs
-from thunder_fuser.runtime.driver_graphs import DriverGraph
+from thunder_fuser.runtime.driver_graphs import DriverGraph, keep
 
 POOL = (0, 1)
 STREAM: Any = SimpleNamespace(cuda_stream=77)
@@ -64,7 +64,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 
 def test_a_capture_and_its_replays(noted: Noted) -> None:
-    graph = DriverGraph(0, POOL)
+    graph = DriverGraph(0, POOL, None)
     with graph.captured_on(STREAM):
         noted.calls.append("block")
     assert noted.calls == [
@@ -80,10 +80,28 @@ def test_a_capture_and_its_replays(noted: Noted) -> None:
     assert {"cuGraphExecDestroy", "releasePool"} <= {*noted.calls}
 
 
+def test_what_is_kept_lies_in_a_second_pool(noted: Noted) -> None:
+    """Each beginning counts as a use of a pool: none is left when the graph is gone."""
+    keep(True)  # outside of a capture nothing changes
+    assert noted.calls == []
+    graph = DriverGraph(0, POOL, (0, 8))
+    with graph.captured_on(STREAM):
+        noted.calls.clear()
+        keep(True)
+        assert noted.calls == [
+            "endAllocateToPool", "beginAllocateCurrentThreadToPool", "releasePool"
+        ]
+        keep(False)
+    assert noted.calls.count("endAllocateToPool") == 3
+    noted.calls.clear()
+    del graph
+    assert noted.calls.count("releasePool") == 2
+
+
 @pytest.mark.parametrize("end", [OK, driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED])
 def test_an_error_of_the_block_ends_the_capture(noted: Noted, end: Any) -> None:
     noted.answers["cuStreamEndCapture"] = end
-    graph = DriverGraph(0, POOL)
+    graph = DriverGraph(0, POOL, None)
     with pytest.raises(RuntimeError, match="not in capture mode"), graph.captured_on(STREAM):
         raise RuntimeError("a generator not in capture mode")
     del graph
@@ -96,7 +114,7 @@ def test_an_error_of_the_block_ends_the_capture(noted: Noted, end: Any) -> None:
 @pytest.mark.parametrize("call", [*ENDED, "cuGraphInstantiate"])
 def test_an_error_of_the_driver(noted: Noted, call: str) -> None:
     noted.answers[call] = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-    graph = DriverGraph(0, POOL)
+    graph = DriverGraph(0, POOL, None)
     with pytest.raises(LaunchError, match=f"{call} failed"), graph.captured_on(STREAM):
         pass
     del graph
@@ -106,13 +124,14 @@ def test_an_error_of_the_driver(noted: Noted, call: str) -> None:
 
 def test_memory_of_the_host_is_refused(noted: Noted) -> None:
     """torch would hand it to others while replays still read it."""
-    with pytest.raises(LaunchError, match="page-locked"), DriverGraph(0, POOL).captured_on(STREAM):
+    graph = DriverGraph(0, POOL, None)
+    with pytest.raises(LaunchError, match="page-locked"), graph.captured_on(STREAM):
         noted.pinned += 1
     assert [one for one in noted.calls if one in ENDED] == ENDED
 
 
 def test_a_thread_without_a_context(noted: Noted, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = DriverGraph(0, POOL)
+    graph = DriverGraph(0, POOL, None)
     with graph.captured_on(STREAM):
         pass
     statuses = iter([driver.CUresult.CUDA_ERROR_INVALID_CONTEXT, OK])

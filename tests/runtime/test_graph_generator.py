@@ -12,7 +12,7 @@ import pytest
 from thunder_fuser.errors import CaptureBusyError
 from thunder_fuser.runtime.cuda_graphs import Generator, Recording, other_threads
 
-RECORDING = Recording((), (), lambda: None)
+RECORDING = Recording((), (), lambda: None, 0)
 
 
 class Piece:

@@ -22,11 +22,18 @@ import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
 from thunder_fuser.executors.cuda_graphs.graph import Graph, compact
-from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs, on_host, pieces_in
+from thunder_fuser.executors.cuda_graphs.transform import (
+    CudaGraphs,
+    _apart,
+    on_host,
+    piece_of,
+    pieces_in,
+)
 from thunder_fuser.explain import report
 from thunder_fuser.explain.captured import captured_in
 from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.runtime.cuda_graphs import memory_like
+from thunder_fuser.trace.proxies import makes
 
 CPU = torch.device("cpu")
 
@@ -247,6 +254,26 @@ def test_a_large_result_is_not_copied() -> None:
     places = [found(*matrices(1 << 12)).data_ptr() for _ in range(6)]
     assert len({*places[1:]}) == 1
     assert [(one.replays, one.keeps) for one in recorder.recordings] == [(5, True)]
+
+
+def test_calls_are_told_what_is_kept() -> None:
+    """Around the calls whose results somebody holds after a replay, and what these may view."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).sin() @ w  # the last product alone is no view, and not saved
+        return (y.t() @ x).reshape(-1)
+
+    found = in_graphs(function, CpuRecorder())
+    x, w = torch.randn(128, 128), torch.randn(128, 128)
+    found(x, w)
+    (call,) = (b for b in final_traces(found)[0].bound_symbols if piece_of(b))
+    names = [bsym.sym.name for bsym in call.subsymbols]
+    told = [*_apart(call.subsymbols, {makes(call)[0].name})]
+    kept = [bsym.args[0] for bsym in told if bsym.sym.name == "keep"]
+    inside = names[-2:]  # the product, and the reshape of it
+    assert kept == [True, False] and names[-2] == "matmul"
+    assert [bsym.sym.name for bsym in told] == [*names[:-2], "keep", *inside, "keep"]
+    assert [*_apart(call.subsymbols, set())] == list(call.subsymbols)
 
 
 @pytest.mark.usefixtures("all_handed")

@@ -460,3 +460,38 @@ def test_random_programs(
     except InPlaceError:
         return
     torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+# ----------------------------------------------------------- arguments with a gradient of their own
+
+WRITES: dict[str, Any] = {
+    "relu": lambda x: F.relu(x, inplace=True),
+    "method": lambda x: x.mul_(3) * 2,
+    "row": lambda x: (x[0].mul_(3), x * 2)[1],
+    "view": lambda x: (x.view(-1).mul_(3), x * 2)[1],
+    "unused": lambda x: (x.add_(1), x.detach().sum())[1],
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_written_argument_with_a_gradient_is_refused(name: str, jit: Any) -> None:
+    """Thunder loses the gradient through the write, and says nothing."""
+    x = torch.randn(2, 3, requires_grad=True)
+    with pytest.raises(InPlaceError, match=r"which requires a gradient \(at .*test_functional_wr"):
+        jit(WRITES[name])(x * 1)
+    with torch.no_grad():
+        found, expected = x.clone(), x.clone()
+        result, wanted = jit(WRITES[name])(found), WRITES[name](expected)
+    torch.testing.assert_close((result, found), (wanted, expected))
+
+
+def test_a_written_copy_of_an_argument_has_its_gradient(jit: Any) -> None:
+    """What the error says to write."""
+
+    def function(x: Any) -> Any:
+        x = x.clone()
+        return x.mul_(3).sin()
+
+    x = torch.randn(2, 3, requires_grad=True)
+    gradients = [torch.autograd.grad(f(x).sum(), x)[0] for f in (jit(function), function)]
+    torch.testing.assert_close(*gradients)

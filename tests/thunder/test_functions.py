@@ -18,6 +18,7 @@ from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 from thunder_fuser.functions import FUNCTIONS, TABLES
 from thunder_fuser.functions.attention import grouped_attention
 from thunder_fuser.functions.batch_norms import batch_norm_in_training
+from thunder_fuser.functions.chunked_loss.symbol import CHUNKED_LOSS
 from thunder_fuser.functions.collectives import COLLECTIVES
 from thunder_fuser.functions.define import Rewrite
 from thunder_fuser.functions.kernels import OTHERS
@@ -66,12 +67,12 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 def test_thunder_has_all_names() -> None:
     symbols = (*ltorch._torch_to_thunder_function_map.values(), *vars(ltorch).values())
     ops = {*(f"torch_{name}" for name in OTHERS), batch_norm_in_training.id, grouped_attention.id}
-    ops |= {"grouped_product", *COLLECTIVES}
+    ops |= {"grouped_product", *COLLECTIVES, *CHUNKED_LOSS}
     assert {*FUNCTIONS} - ops <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
 
 
 def test_each_function_is_in_one_table() -> None:
-    assert sum(map(len, (*TABLES.values(), COLLECTIVES))) == len(FUNCTIONS)
+    assert sum(map(len, (*TABLES.values(), COLLECTIVES, CHUNKED_LOSS))) == len(FUNCTIONS)
 
 
 @pytest.mark.parametrize("id", TESTED)
