@@ -464,7 +464,7 @@ def test_random_programs(
 
 # ----------------------------------------------------------- arguments with a gradient of their own
 
-WRITES: dict[str, Any] = {
+OF_ARGUMENTS: dict[str, Any] = {
     "relu": lambda x: F.relu(x, inplace=True),
     "method": lambda x: x.mul_(3) * 2,
     "row": lambda x: (x[0].mul_(3), x * 2)[1],
@@ -473,15 +473,15 @@ WRITES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("name", OF_ARGUMENTS)
 def test_a_written_argument_with_a_gradient_is_refused(name: str, jit: Any) -> None:
     """Thunder loses the gradient through the write, and says nothing."""
     x = torch.randn(2, 3, requires_grad=True)
     with pytest.raises(InPlaceError, match=r"which requires a gradient \(at .*test_functional_wr"):
-        jit(WRITES[name])(x * 1)
+        jit(OF_ARGUMENTS[name])(x * 1)
     with torch.no_grad():
         found, expected = x.clone(), x.clone()
-        result, wanted = jit(WRITES[name])(found), WRITES[name](expected)
+        result, wanted = jit(OF_ARGUMENTS[name])(found), OF_ARGUMENTS[name](expected)
     torch.testing.assert_close((result, found), (wanted, expected))
 
 
