@@ -98,9 +98,8 @@ class CudaRecorder:
         memory. kept: the numbers of the results that must survive replays of other graphs; `run`
         calls `keep` around what makes them.
         """
-        shared = next((graph.pool() for graph in self._graphs), None)
-        lasting = torch.cuda.graph_pool_handle()
-        shared = shared or torch.cuda.graph_pool_handle()
+        fresh, lasting = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
+        shared = next((graph.pool() for graph in self._graphs), fresh)
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
             with captured:

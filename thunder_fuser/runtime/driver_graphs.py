@@ -55,26 +55,27 @@ class DriverGraph:
         return self._pool
 
     def keep(self, is_kept: bool) -> None:
-        """Takes memory from the other pool."""
-        if self._kept is not None:
-            self._allocate(from_=self._kept if is_kept else self._pool)
-
-    def _allocate(self, from_: Any) -> None:
+        """Takes memory from the other pool, if there is one."""
+        if self._kept is None:
+            return
         torch._C._cuda_endAllocateToPool(self._index, self._current)
-        torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, from_)
-        torch._C._cuda_releasePool(self._index, from_)  # it counts each beginning
-        self._current = from_
+        self._current = self._kept if is_kept else self._pool
+        torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, self._current)
+        torch._C._cuda_releasePool(self._index, self._current)  # it counts each beginning
+
+    def _hold(self, pool: Any) -> None:
+        """Begins to take memory from a pool, which has it for as long as the graph lives."""
+        torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, pool)
+        finalize(self, torch._C._cuda_releasePool, self._index, pool).atexit = False
 
     @contextmanager
     def captured_on(self, stream: torch.cuda.Stream) -> Iterator[None]:
         """Captures what the block launches on a stream. An error of the block ends the capture."""
         torch.cuda.empty_cache()  # a pool cannot take memory that another pool has cached
-        for pool in filter(None, (self._kept, self._pool)):
-            # Memory is the pool's for as long as the graph lives.
-            torch._C._cuda_beginAllocateCurrentThreadToPool(self._index, pool)
-            finalize(self, torch._C._cuda_releasePool, self._index, pool).atexit = False
-            if pool is self._kept:
-                torch._C._cuda_endAllocateToPool(self._index, pool)
+        if self._kept is not None:
+            self._hold(self._kept)
+            torch._C._cuda_endAllocateToPool(self._index, self._kept)
+        self._hold(self._pool)
         before = _capturing.set(self)
         try:
             with torch.cuda.stream(stream):

@@ -82,8 +82,8 @@ class Graph:
     def _holders(self) -> list[int]:
         """How many hold each memory, and each saved tensor: in C++ and in Python.
 
-        A saved tensor is the same object at each replay. A new one, which would count in its memory
-        alone, takes a microsecond.
+        A saved tensor is the same object at each replay: to make new ones, which would count in
+        their memory alone, is a call for each.
         """
         saved = self._outputs.saved
         return [

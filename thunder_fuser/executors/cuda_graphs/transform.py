@@ -376,7 +376,7 @@ def _apart(run: Sequence[BoundSymbol], kept: set[str]) -> Iterator[BoundSymbol]:
 
 
 class _Keep:
-    """The owner of a symbol that calls `keep` of runtime/cuda_graphs.py."""
+    """The owner of a symbol that calls `keep` of runtime/driver_graphs.py."""
 
     context = MappingProxyType({"keep": keep})
 

@@ -16,15 +16,15 @@ from thunder_fuser.options import in_force, option
 from thunder_fuser.rematerialization.policy import Policy, policy_of
 from thunder_fuser.source.jit_options import options_of_jit
 
-# A product of so many rows runs at full speed on an H200. In bf16 its result has about as many
-# bytes as the gradient of a head of as many columns, which the loss needs in any case. A CPU needs
-# fewer, and widens a chunk for the gradient of the weight.
+# A GPU was measured with its number alone (benchmarks/results/h200_loss.json). In bf16 that chunk
+# has about as many bytes as the gradient of a head of as many columns, which the loss needs in any
+# case. A CPU needs fewer, and widens a chunk for the gradient of the weight.
 ROWS = {"cuda": 2048, "cpu": 512}
 
 
 def rows_of(call: CrossEntropy, *, trains: bool) -> int:
-    """The rows of a chunk; 0 if the logits stay whole. trains: it takes time to
-    train through it, for one of these reasons."""
+    """The rows of a chunk; 0 if the logits stay whole. trains: whether chunks take time, for one of
+    the reasons above."""
     with in_force(options_of_jit()):
         rows, policy = option("loss_rows"), policy_of(option("rematerialization"))
     assert isinstance(rows, int)
