@@ -29,6 +29,8 @@ LARGE = ((64, 65), (4100,), (3, 1031), (260, 9))
 MOST_ELEMENTS = 20_000
 REFUSED_KEPT = 0.03
 EMULATED_ELEMENTS = 2_000
+# Under a dispatch mode torch's gradient of cumprod runs ten ops an element: a minute a program.
+CUMPROD_ELEMENTS = 300
 
 
 def program_of(seed: int, target: str = "cpu") -> Program:
@@ -208,7 +210,8 @@ class Drawing:
                     self.statements.append(statement)
                     return False
                 continue
-            if isinstance(value, torch.Tensor) and value.numel() <= self.most:
+            most = CUMPROD_ELEMENTS if "cumprod" in template else self.most
+            if isinstance(value, torch.Tensor) and value.numel() <= most:
                 self.statements.append(statement)
                 if target:
                     self.scope[target] = value

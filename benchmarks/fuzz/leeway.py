@@ -49,6 +49,8 @@ POLE = "digamma is infinite at 0, by the sign of the zero, which is another in o
 SCORES = "attention's gradient has scores that are rounded at the size of a large mask"
 DIVIDED = "torch's gradient of a product divides by its factors where none of all rows is 0"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
+MASKED = "torch's gradient of nan_to_num is NaN where it multiplies an infinity by 0"
+EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
 # Statements whose results may be anything, and why.
 STATEMENTS = {
@@ -84,6 +86,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return POLE
     if name == "copysign" and not _is_finite(first):
         return SIGNS
+    if name == "clamp" and len(tensors) == 3 and bool(_is_raised_to_both(*tensors).any()):
+        return EQUAL_BOUNDS
     if name in PRODUCTS:
         return _reason_of_product(first.to(out.dtype), args[1:2], out)
     if name in SUMS | MEANS and first.is_complex() and not _is_finite(first):
@@ -97,7 +101,14 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
     if out.is_complex() and not all(map(_is_finite, (*tensors, out))):
         return _reason_of_complex(name, tensors)
     is_backward = torch._C._current_graph_task_id() != -1
+    if is_backward and name == "mul" and len(tensors) == 2 and tensors[1].dtype is torch.bool:
+        return MASKED if bool((~first.isfinite() & ~tensors[1]).any()) else ""
     return GRADIENT if is_backward and name in FACTORED and _overflows(name, args, out) else ""
+
+
+def _is_raised_to_both(x: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+    """Where a value is below its bounds, which are equal: torch takes neither for the result."""
+    return (x < least) & (least == most)
 
 
 def _cancels(x: torch.Tensor, mean: torch.Tensor) -> bool:

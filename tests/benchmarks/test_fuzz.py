@@ -320,6 +320,10 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     leeway.GELU: (
         lambda x: torch.ops.aten.gelu_backward(x, x * 0, approximate="tanh"), [INF], [1.0],
     ),
+    leeway.EQUAL_BOUNDS: (lambda x: x.clamp(x * 0, x * 0), [-1.0], [1.0]),
+    leeway.MASKED: (
+        lambda x: torch.autograd.grad(x.requires_grad_().nan_to_num(), x, x.detach()), [INF], [1.0],
+    ),
     leeway.UNDEFINED: (lambda x: x.to(torch.float8_e4m3fn).int(), [NAN], [1.0]),
 }
 

@@ -20,7 +20,7 @@ from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.target import EMULATOR
 
 EPS = 1e-5
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 SMALL = replace(EMULATOR, sm_count=1)  # for which two rows are enough to fill every SM
 
 
@@ -167,6 +167,23 @@ def test_integers_to_the_bit() -> None:
     results = execute(fd, x)
     assert torch.equal(results[0], x + total - x.amax(1, keepdim=True))
     assert torch.equal(results[1], total)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_numbers(dtype: torch.dtype) -> None:
+    """The blocks send each other 8 and 16 bytes: a real and an imaginary part."""
+    x = torch.complex(rand(2, 20001, dtype=F64), rand(2, 20001, dtype=F64, seed=1)).to(dtype)
+    with FusionDefinition() as fd:
+        t = fd.from_pytorch(x)
+        total = fd.ops.sum(t, [1], keepdim=True)
+        fd.add_output(fd.ops.sub(t, total))
+        fd.add_output(total)
+    (source,) = fd.sources([x], target=SMALL)
+    assert source.cluster > 1
+    exact = x.to(torch.complex128).sum(1, keepdim=True)
+    for result, right in zip(execute(fd, x), (x - exact, exact), strict=True):
+        error = (result - right).norm() / right.norm()
+        assert error <= 4 * torch.finfo(dtype).eps
 
 
 def test_the_same_bits_each_time_and_in_each_block() -> None:

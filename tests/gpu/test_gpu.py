@@ -305,6 +305,21 @@ def test_rows_that_clusters_walk(columns: int) -> None:
     assert torch.equal(run(x)[0], run(x)[0])
 
 
+@pytest.mark.parametrize("columns", [4100, 20001])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_rows_of_complex_numbers(dtype: torch.dtype, columns: int) -> None:
+    """A cluster's blocks send each other both parts of a sum."""
+    x = torch.complex(randn(2, columns), randn(2, columns)).to(dtype)
+    with FusionDefinition() as fd:
+        variance, mean = fd.ops.var_mean(fd.from_pytorch(x), [1], 1, True)
+        fd.add_output(variance)
+        fd.add_output(mean)
+    limit = 100 * torch.finfo(dtype).eps
+    exact = torch.var_mean(x.to(torch.complex128), 1, keepdim=True)
+    for ours, right in zip(fd.execute([x]), exact, strict=True):
+        assert (ours - right).abs().max() <= limit
+
+
 @pytest.mark.parametrize("memory", ["registers", "shared", "none"])
 @pytest.mark.parametrize("columns", [1000, 1003])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

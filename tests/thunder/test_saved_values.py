@@ -388,3 +388,13 @@ def test_a_write_reaches_the_other_results_of_a_graph(use: Any) -> None:
     for results in (found, expected):
         results[0].mul_(2)
     torch.testing.assert_close(found, expected)
+
+
+def test_the_conjugate_of_real_numbers_keeps_nothing_for_the_backward() -> None:
+    """Left to torch it kept its argument, and a write into the result was refused."""
+    x = torch.rand(2, 3, requires_grad=True)
+    for jit in (with_fuser, thunder_fuser.jit):
+        y, z = jit(of(lambda x: x * 2, lambda y: (y, torch.conj(y))))(x)
+        assert y is z
+        y.relu_()
+        assert torch.equal(torch.autograd.grad(z.sum(), x)[0], torch.full_like(x, 2))

@@ -83,6 +83,11 @@ def copysign(input: Any, other: Any) -> Any:
     return ltorch.copysign(input, math.copysign(1.0, number) if type(number) is float else other)
 
 
+def _itself(input: Any) -> Any:
+    """The conjugate of real numbers, for a Rewrite is not asked for complex ones."""
+    return input
+
+
 def lerp(input: Any, end: Any, weight: Any) -> Any:
     """Thunder's function, after the broadcast that it lacks. torch refuses several types."""
     if len({x.dtype for x in (input, end, weight) if isinstance(x, TensorProxy)}) > 1:
@@ -327,6 +332,10 @@ POINTWISE: Table = {
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
     ),
     **rewrites("torch.nn.functional.", dropout, may_be_view=True),
+    # Left to torch they keep their argument for the backward.
+    **rewrites(
+        "torch.", may_be_view=True, conj=_itself, conj_physical=_itself, resolve_conj=_itself,
+    ),
     **CASTS,
     # Composites with their own gradients.
     "torch.celu": _activation(_celu),

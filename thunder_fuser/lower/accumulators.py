@@ -83,7 +83,7 @@ def wait_for_gates(state: KernelState, scope: Scope, where: Scalar | None = None
 
 def word(dtype: DataType) -> DataType:
     """The type of the word in which blocks of a cluster send each other a value."""
-    return DataType.Int if dtype.bytes == 8 else DataType.Int32
+    return {8: DataType.Int, 16: DataType.ComplexDouble}.get(dtype.bytes, DataType.Int32)
 
 
 def declare(ctx: Context, scope: Scope, name: str) -> None:

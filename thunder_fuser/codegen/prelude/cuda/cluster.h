@@ -46,4 +46,13 @@ DEVICE void put_to_peer(Shared<i64> window, int peer, int i, i64 word, Shared<i6
                ::"r"(peer_address(window.base + i, peer)), "l"(word),
                "r"(peer_address(gates.base + k, peer)) : "memory");
 }
+// Of 16 bytes: a complex number.
+template <typename T>
+DEVICE void put_to_peer(Shared<T> window, int peer, int i, T pair, Shared<i64> gates, int k) {
+  static_assert(sizeof(T) == 16, "a window of words of 4, 8 or 16 bytes");
+  const i64* words = reinterpret_cast<const i64*>(&pair);
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [%0], {%1, %2}, [%3];"
+               ::"r"(peer_address(window.base + i, peer)), "l"(words[0]), "l"(words[1]),
+               "r"(peer_address(gates.base + k, peer)) : "memory");
+}
 #endif

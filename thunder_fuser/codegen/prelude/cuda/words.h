@@ -8,7 +8,7 @@ template <typename W, typename T> union AsWord {
 };
 template <typename W, typename T> DEVICE W to_word(T value) {
   AsWord<W, T> both;
-  both.word = 0;
+  both.word = W{};
   both.value = value;
   return both.word;
 }
