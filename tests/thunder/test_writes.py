@@ -320,3 +320,26 @@ def test_a_view_that_the_region_reads_too_is_a_view(jit: Any, shape: tuple[int, 
     args = [torch.rand(shape), torch.rand(())]
     check(jitted, function, *args)
     assert jitted(*args)[0].data_ptr() == args[0].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(3, dtype=torch.bfloat16),
+        lambda: torch.full((3,), 2.0),
+        lambda: torch.arange(3.0),
+        lambda: torch.tensor([1.0, 2.0, 3.0]),
+    ],
+    ids=["ones", "full", "arange", "numbers"],
+)
+def test_what_a_region_makes_of_numbers_is_no_argument(make: Any) -> None:
+    """A region that reads nothing made it; it was taken for an argument that the region writes."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = make()
+        y = torch.nn.functional.celu(made)
+        made.copy_(y)
+        return made, y, x * 2
+
+    jitted = thunder.jit(function, executors=[fuser], fuser_strict=True)
+    torch.testing.assert_close(jitted(torch.ones(3)), function(torch.ones(3)))

@@ -104,7 +104,9 @@ def _arguments(plan: Plan) -> frozenset[str]:
     """The names of the written arguments that have no views outside of regions."""
     items, memory = plan.items, plan.flow.memory_behind_fences
     written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
-    makers = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
+    # What reads nothing is an argument, unless a region makes it of numbers alone.
+    computed = (item for item in items if isinstance(item, Region) or read_by(item))
+    makers = {proxy.name: item for item in computed for proxy in made_by(item)}
     renamed = {
         name
         for name, item in makers.items()
