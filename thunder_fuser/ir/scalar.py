@@ -122,6 +122,19 @@ class Scalar:
         """The same expression with elements replaced, simplified again."""
         return _substitute(self, {}, dict(names)) if self.elements else self
 
+    @property
+    def plain(self) -> Scalar:
+        """The expression with numbers in place of the sizes of a call: 2 - i, not n - 1 - i."""
+        if self.op == "const":
+            return const(int(self.value))
+        if self.op == "sum":
+            terms, constant = self.terms
+            return _sum([(atom.plain, int(c)) for atom, c in terms]) + int(constant)
+        parts = [part.plain for part in self.parts]
+        if self.op == "element":
+            return element(str(self.args[0]), self.args[1], *parts[:1], parts[1:])  # type: ignore[arg-type]
+        return _BUILD[self.op](*parts) if parts else self
+
     @cached_property
     def tree_size(self) -> int:
         """The number of nodes, counting a shared one at each occurrence."""
