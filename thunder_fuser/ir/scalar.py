@@ -132,7 +132,8 @@ class Scalar:
             return _sum([(atom.plain, int(c)) for atom, c in terms]) + int(constant)
         parts = [part.plain for part in self.parts]
         if self.op == "element":
-            return element(str(self.args[0]), self.args[1], *parts[:1], parts[1:])  # type: ignore[arg-type]
+            name, size = self.args[:2]
+            return element(str(name), int(size), parts[0], parts[1:])  # type: ignore[call-overload]
         return _BUILD[self.op](*parts) if parts else self
 
     @cached_property
