@@ -14,6 +14,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from thunder_fuser.explain.shown import table
 
 EAGER, COMPILE, GRAPHS = "eager", "torch.compile", "torch.compile reduce-overhead"
 OURS, OURS_GRAPHS, OURS_TORCH = "ours", "ours, graphs", "ours, graphs, torch's products"
+OURS_IN_TURN = "ours, graphs, launched in turn"
 POSITION = 100  # of the token that is measured
 WRONG = 1.5  # times eager's error
 LEAST_ERROR = 1e-2
@@ -165,6 +167,9 @@ def contenders(model: Llama, with_compile: bool) -> dict[str, Call]:
     calls: dict[str, Call] = {EAGER: model, OURS: thunder_fuser.jit(model)}
     if model.cos.is_cuda:
         calls[OURS_GRAPHS] = thunder_fuser.jit(model, fuser_cuda_graphs=True)
+        calls[OURS_IN_TURN] = thunder_fuser.jit(
+            model, fuser_cuda_graphs=True, fuser_dependent_launches=False
+        )
         calls[OURS_TORCH] = thunder_fuser.jit(model, fuser_cuda_graphs=True, fuser_few_rows=0)
     if with_compile:
         torch._dynamo.reset()
@@ -227,16 +232,19 @@ def measure(context: Context, batch: int) -> tuple[list[Measured], dict[str, str
                     raise
                 broken[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
                 del calls[name]
-        steps = {
-            name: (lambda call=call: [call(tokens, position) for _ in range(IN_A_ROW)])
-            for name, call in calls.items()
-        }
+        steps = {name: partial(_in_a_row, call, tokens, position) for name, call in calls.items()}
         times = medians(steps, context.seconds, device)
     floor = model.read_bytes / context.rate / 1e3
     return [
         Measured(batch, name, us / 1e3 / IN_A_ROW, floor, errors[name], first[name])
         for name, us in times.items()
     ], broken
+
+
+def _in_a_row(call: Call, tokens: torch.Tensor, position: torch.Tensor) -> None:
+    """A loop that keeps no logits."""
+    for _ in range(IN_A_ROW):
+        call(tokens, position)
 
 
 def _exact(model: Llama, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
