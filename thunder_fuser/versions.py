@@ -8,22 +8,22 @@ from importlib.metadata import PackageNotFoundError, version
 from thunder_fuser.errors import UnsupportedVersionError
 
 __version__ = "0.1.0"  # the build reads this line and imports nothing
-FIRST, FIRST_BAD = (2, 11), (2, 15)
+FIRST, FIRST_BAD = (2, 11), (2, 16)
 THUNDER = "0.2.6"  # the one that was tested; in a later one nothing is replaced
 
 
 def check_versions() -> None:
-    """UnsupportedVersionError unless torch is 2.11 to 2.14, and Thunder 0.2.6 or later."""
+    """UnsupportedVersionError unless torch is 2.11 to 2.15, and Thunder 0.2.6 or later."""
     try:
         installed = version("torch")
     except PackageNotFoundError as error:
-        raise UnsupportedVersionError("torch", expected="2.11 to 2.14", got="none") from error
+        raise UnsupportedVersionError("torch", expected="2.11 to 2.15", got="none") from error
     if not FIRST <= parse(installed) < FIRST_BAD:
         raise UnsupportedVersionError(
             "torch",
-            expected="2.11 to 2.14, with which this version was tested",
+            expected="2.11 to 2.15, with which this version was tested",
             got=installed,
-            do="pip install 'torch>=2.11,<2.15'",
+            do="pip install 'torch>=2.11,<2.16'",
         )
     _check_thunder()
 

@@ -18,12 +18,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 STEPS = 20
 
 
 def batch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = torch.randn(32, 16, generator=torch.Generator().manual_seed(number))
-    return x, x[:, :8].argmax(1)
+    return x.to(DEVICE), x[:, :8].argmax(1).to(DEVICE)
 
 
 def train(compiled: Callable[[nn.Module], nn.Module]) -> tuple[nn.Module, nn.Module]:
@@ -31,7 +32,7 @@ def train(compiled: Callable[[nn.Module], nn.Module]) -> tuple[nn.Module, nn.Mod
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Linear(16, 64, bias=False), nn.BatchNorm1d(64), nn.GELU(), nn.Linear(64, 8)
-    )
+    ).to(DEVICE)
     average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.8))
     model = compiled(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

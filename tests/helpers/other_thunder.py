@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
-import thunder.__about__ as about
+import thunder_fuser  # noqa: F401 from torch 2.13 on Thunder does not import without it
+
+import thunder.__about__ as about  # isort: skip
 
 about.__version__ = "99.0"

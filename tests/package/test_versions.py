@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A torch that Thunder cannot take is named in one sentence; `make compat` tests the newer one."""
+"""A torch that Thunder cannot take is named in one sentence; `make compat` tests the newest."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -12,19 +13,21 @@ import pytest
 from thunder_fuser import versions
 from thunder_fuser.errors import UnsupportedVersionError
 
+ROOT = Path(__file__).resolve().parents[2]
 
-@pytest.mark.parametrize("installed", ["2.10.1", "2.15.0+cu130", "3.0"])
+
+@pytest.mark.parametrize("installed", ["2.10.1", "2.16.0+cu130", "3.0"])
 def test_refused(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(versions, "version", lambda name: installed)
     with pytest.raises(UnsupportedVersionError) as error:
         versions.check_versions()
     assert str(error.value) == (
-        "torch: expected 2.11 to 2.14, with which this version was tested, "
-        f"got {installed}. To fix it: pip install 'torch>=2.11,<2.15'."
+        "torch: expected 2.11 to 2.15, with which this version was tested, "
+        f"got {installed}. To fix it: pip install 'torch>=2.11,<2.16'."
     )
 
 
-@pytest.mark.parametrize("installed", ["2.11.0", "2.12.1+cpu", "2.14.1"])
+@pytest.mark.parametrize("installed", ["2.11.0", "2.12.1+cpu", "2.14.1", "2.15.0+cu132"])
 def test_taken(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
     monkeypatch.setattr(versions, "version", lambda name: installed)
     versions.check_versions()
@@ -40,11 +43,27 @@ def test_an_older_thunder_is_refused(monkeypatch: pytest.MonkeyPatch, installed:
     versions.check_versions()
 
 
-def test_what_make_compat_would_run() -> None:
-    """Nobody notices a test that was renamed: CI does not run this target."""
-    root = Path(__file__).resolve().parents[2]
-    command = ["make", "--dry-run", "compat", "COMPAT_VENV=folder"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    assert "folder/bin/python -m pip install -qq torch==2.14.* -e" in done.stdout
-    files = re.findall(r"tests/\S+\.py", done.stdout)
-    assert len(files) > 9 and [name for name in files if not (root / name).exists()] == []
+def make(*arguments: str) -> str:
+    """What a user's `make` says, and not that of a make which runs the tests."""
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", *arguments], cwd=ROOT, env={**environment, "PIP_NO_INDEX": "1"},
+        text=True, check=True, timeout=120, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_short_set_on_the_newest_torch() -> None:
+    """Without it only CI would notice a test that was renamed."""
+    commands = make("--dry-run", "compat-short", "COMPAT_VENV=folder")
+    first_bad = ".".join(map(str, versions.FIRST_BAD))
+    assert f"folder/bin/python -m pip install -qq 'torch>=2.14,<{first_bad}' -e" in commands
+    files = re.findall(r"tests/\S+\.py", commands)
+    assert len(files) > 9 and [name for name in files if not (ROOT / name).exists()] == []
+    assert "\nmake compat-short " in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def test_a_torch_that_cannot_be_had_is_no_failure(tmp_path: Path) -> None:
+    said = make("compat-short", f"COMPAT_VENV={tmp_path}", "COMPAT_TORCH=torch==0.0", "EXTRAS=test")
+    end = "compat-short: torch==0.0 was not installed, and nothing was tested on it\n"
+    assert said.endswith(end)

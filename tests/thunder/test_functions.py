@@ -33,7 +33,9 @@ PRODUCTS = {"mm", "mv", "dot", "inner", "addmm", "linalg.matmul"}
 # Views, or made at once when the trace is.
 UNFUSED = PRODUCTS | {
     "narrow", "swapaxes", "swapdims", "moveaxis", "ravel", "reshape_as", "split_with_sizes",
-    "new_ones", "new_zeros", "new_full", "trace", *(f"nn.functional.{name}" for name in OTHERS),
+    "new_ones", "new_zeros", "new_full", "trace",
+    "conj", "conj_physical", "resolve_conj",  # of real numbers: the argument itself
+    *(f"nn.functional.{name}" for name in OTHERS),
 }  # fmt: skip
 # Torch's first samples are forms that are left to it; others are below, and in test_gradients.py.
 FORMS_FIRST = {"addmm", "min", "index_add", "histc"}

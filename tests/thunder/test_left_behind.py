@@ -23,7 +23,7 @@ from thunder_fuser.trace.proxies import makes, reads
 MOST = 0  # objects a region, beyond Thunder's own; there were 102
 
 SCRIPT = """
-import gc, json, thunder
+import gc, json, thunder_fuser, thunder
 from thunder_fuser.explain.jitted import claims_of, jit
 from benchmarks.compile_time.layers import residual, step
 

@@ -156,7 +156,7 @@ def test_the_range_of_thunder_that_pyproject_states() -> None:
 
 IMPORT = "import {} from thunder_fuser import fuser\n"
 WRAPS = """
-import functools, thunder, thunder.clang as clang
+import functools, thunder_fuser, thunder, thunder.clang as clang
 def wrapped(of_thunder):
     @functools.wraps(of_thunder)
     def call(*args, **kwargs):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser.explain.jitted import jit
+from thunder_fuser.versions import parse
 
 Function = Callable[..., torch.Tensor]
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -196,6 +197,17 @@ DIFFERENCES: dict[str, tuple[Place, str]] = {
     "std": (lambda x: _large(x) | _small(x), "as var; and its squares vanish"),
     "sinc": (_large, "16-bit floats: torch rounds pi * x in its gradient"),
 }
+if parse(torch.__version__) > (2, 12):
+    DIFFERENCES |= {
+        **dict.fromkeys(
+            ("clamp", "clamp min", "clip"),
+            (lambda x: (x == -1) | (x == 0.5) | (x == 2), "the gradient at a limit, 1 until 2.11"),
+        ),
+        **dict.fromkeys(
+            ("fmax", "fmin"),
+            (lambda x, y: x == y, "the gradient of equal operands, which the first has until 2.11"),
+        ),
+    }
 ONLY_IN_FLOAT16 = ("x ** 0.5", "x ** -0.5", "x ** 1.5", "norm", "normalize", "atan2")
 ONLY_IN_16_BITS = ("pow", "kl_div", "nanmean", "cross_entropy smoothed", "sinc")
 

@@ -163,7 +163,8 @@ _GRADIENTS: dict[Symbol, tuple[Function, ...]] = {
 def _linear_gradients(g: Any, x: Any, w: Any, b: Any = None) -> tuple[Any, ...]:
     """[.., n], [.., k], [n, k], [n]  ->  [.., k], [n, k], [n]; without the forward's product."""
     rows, columns = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    dx, dw = torch.matmul(g, w), torch.matmul(rows.t(), columns)
+    dw = torch.matmul(rows.t(), columns)
+    dx = torch.matmul(g, w).reshape(x.shape)  # for torch 2.14, which makes [1, k] of a g of [n]
     return (dx, dw) if b is None else (dx, dw, rows.sum(0))
 
 
