@@ -104,8 +104,7 @@ def _arguments(plan: Plan) -> frozenset[str]:
     """The names of the written arguments that have no views outside of regions."""
     items, memory = plan.items, plan.flow.memory_behind_fences
     written = {memory.of(name) for op in plan.flow.ops for group in op.writes for name in group}
-    # What reads nothing is an argument, unless a region makes it of numbers alone.
-    computed = (item for item in items if isinstance(item, Region) or read_by(item))
+    computed = (item for item in items if isinstance(item, Region) or read_by(item))  # else given
     makers = {proxy.name: item for item in computed for proxy in made_by(item)}
     renamed = {
         name
