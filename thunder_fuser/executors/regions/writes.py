@@ -116,9 +116,7 @@ def _arguments(plan: Plan) -> frozenset[str]:
         if (place := memory.of(name)) in written:
             names_of.setdefault(place, set()).add(name)
     fit = (names for names in names_of.values() if len(names - makers.keys()) == 1)
-    return frozenset(
-        name for names in fit if names & makers.keys() <= renamed for name in names
-    )
+    return frozenset(name for names in fit if names & makers.keys() <= renamed for name in names)
 
 
 class _Group:
