@@ -55,7 +55,7 @@ lint: $(STAMP) ## ruff, mypy and the import floors
 test: lint ## lint, then all tests that need no GPU
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q tests
 
-thunder-suite: $(STAMP) ## all of Thunder's forward tests, of which `test` runs a twentieth
+thunder-suite: $(STAMP) ## all of Thunder's forward tests, of which `test` runs a fortieth
 	@THUNDER_SHARD=0/1 $(BIN)/python -m pytest -q tests/thunder/test_suite.py
 
 docs: $(STAMP) ## the site, in docs/_build; a warning is an error
