@@ -142,6 +142,10 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("cuda_graphs", bool, False, "calls on a GPU are captured in CUDA graphs"),
         Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
+        Option(
+            "dependent_launches", bool, True, "a kernel in a CUDA graph is launched while the one"
+            " before it runs, and waits for its end (sm_90)",
+        ),
         Option("native_calls", bool, True, "C code finds programs, allocates and launches"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("skip_passes", str, "", "passes to leave out, with commas between"),
@@ -215,6 +219,7 @@ class OptionValues(TypedDict, total=False):
     compile_ahead: bool
     cuda_graphs: bool
     max_cuda_graphs: int
+    dependent_launches: bool
     native_calls: bool
     dump: str
     skip_passes: str

@@ -121,10 +121,13 @@ def _cancels(x: torch.Tensor, mean: torch.Tensor) -> bool:
 def _overflows(name: str, args: tuple[Any, ...], out: torch.Tensor) -> bool:
     """Whether a product or a quotient of finite numbers is infinite.
 
-    A kernel that adds to it in one step does not round it, so it is not infinite there.
+    A kernel that adds to it in one step does not round it, so it is not infinite there. Of a
+    call in place the first operand is the result by now; it is taken for finite.
     """
-    tensors = [one for one in args if isinstance(one, torch.Tensor)]
-    finite = torch.stack(torch.broadcast_tensors(*(one.isfinite() for one in tensors))).all(0)
+    tensors = [one for one in args[name.endswith("_") :] if isinstance(one, torch.Tensor)]
+    finite = torch.ones_like(out, dtype=torch.bool)
+    for one in tensors:
+        finite = finite & one.isfinite()
     is_of_zero = name.startswith("div") and args[1] == 0
     return bool((out.isinf() & finite & ~torch.as_tensor(is_of_zero, device=out.device)).any())
 

@@ -417,6 +417,10 @@ def test_a_quotient_in_a_gradient_that_overflows() -> None:
         with tolerance.Shaken(0) as shaken:
             (x / torch.tensor([divisor, 1.0])).sum().backward()
         assert shaken.open == expected
+        with tolerance.Shaken(0) as shaken:  # divided in place
+            d = torch.tensor([divisor, 1.0], requires_grad=True)
+            torch.addcdiv(x, x, d).sum().backward()
+        assert shaken.open == expected
 
 
 def test_complex_numbers_of_half_precision_are_compared() -> None:

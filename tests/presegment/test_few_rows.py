@@ -88,6 +88,17 @@ def test_a_cpu_and_an_option_keep_it() -> None:
         assert "sum" in rewritten(KEEPS["three rows"]())
 
 
+def test_computed_rows_are_stored_before_they_are_reshaped() -> None:
+    """A boundary behind the reshape would be a kernel that copies."""
+    values = [meta(1, 8, 64, 512), meta(256, 512)]
+    with FusionDefinition() as fd:
+        x, weight = map(fd.from_pytorch, values)
+        total = fd.ops.cast(fd.ops.sum(fd.ops.cast(x, D.Float), [3]), D.BFloat16)
+        fd.add_output(fd.ops.linear(fd.ops.reshape(total, [1, 512]), weight))
+    ops = rewritten((fd, values))
+    assert ops.index("segment_set") < ops.index("reshape")
+
+
 # ---- kernels
 
 

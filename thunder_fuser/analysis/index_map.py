@@ -37,6 +37,11 @@ class Point:
         """Every symbol of the index and the condition."""
         return self.condition.symbols.union(*(at.symbols for at in self.index))
 
+    @property
+    def plain(self) -> Point:
+        """The point with numbers in place of the sizes of a call."""
+        return Point(self.name, tuple(at.plain for at in self.index), self.condition.plain)
+
     def walks(self, axes: Collection[str]) -> bool:
         """True if the index depends on one of the axes."""
         return any(not at.symbols.isdisjoint(axes) for at in self.index)

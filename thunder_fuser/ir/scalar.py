@@ -122,6 +122,20 @@ class Scalar:
         """The same expression with elements replaced, simplified again."""
         return _substitute(self, {}, dict(names)) if self.elements else self
 
+    @property
+    def plain(self) -> Scalar:
+        """The expression with numbers in place of the sizes of a call: 2 - i, not n - 1 - i."""
+        if self.op == "const":
+            return const(int(self.value))
+        if self.op == "sum":
+            terms, constant = self.terms
+            return _sum([(atom.plain, int(c)) for atom, c in terms]) + int(constant)
+        parts = [part.plain for part in self.parts]
+        if self.op == "element":
+            name, size = self.args[:2]
+            return element(str(name), int(size), parts[0], parts[1:])  # type: ignore[call-overload]
+        return _BUILD[self.op](*parts) if parts else self
+
     @cached_property
     def tree_size(self) -> int:
         """The number of nodes, counting a shared one at each occurrence."""

@@ -189,11 +189,15 @@ def _strides(part: Part, view: TensorView) -> tuple[int, ...]:
 
 
 def _points(part: Part, free: Part, scheduled: ScheduledFusion) -> Mapping[Point, Point]:
-    """{point of the schedule: the same point with Sized numbers}; both parts list them in the same
-    order."""
+    """{point of the schedule: the same point with Sized numbers}
+
+    Several points with Sized numbers may be one point for the sizes of the call: x[2 - i] and
+    x[n - 1 - i] where n is 3. Any of these is right; the others are loaded beside it.
+    """
     wanted = [buffer.point for buffer in scheduled.persistent]
     wanted += scheduled.tile.loads if scheduled.tile else ()
     plain = all(at.op == "sym" or at is const(0) for point in wanted for at in point.index)
     if plain and all(point.condition.is_const for point in wanted):
         return {point: point for point in wanted}
-    return dict(zip(part.demand.level, free.demand.level, strict=True))
+    known = {point.plain: point for point in free.demand.level}
+    return {point: known[point] for point in wanted}

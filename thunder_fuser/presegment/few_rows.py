@@ -43,12 +43,19 @@ def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
         for record in fusion.exprs if (product := _product(fusion, record, most)) is not None
     }
     new = {record: _summed(fusion, record, product) for record, product in products.items()}
-    for rows in dict.fromkeys(product.rows for product in products.values()):
+    for rows in dict.fromkeys(_source(fusion, product.rows) for product in products.values()):
         if _is_computed(fusion, rows):
             maker = fusion.producer[rows]
             *before, last = new.get(maker, [maker])
             new[maker] = [*before, *with_boundary(last)]
     return new
+
+
+def _source(fusion: Fusion, name: str) -> str:
+    """The value that was reshaped to this one: stored there, it needs no copy."""
+    while (maker := fusion.producer.get(name)) is not None and maker.op == "reshape":
+        (name,) = names_of(maker)
+    return name
 
 
 def _is_computed(fusion: Fusion, name: str) -> bool:

@@ -12,7 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
@@ -23,6 +23,7 @@ from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 from thunder_fuser.base.threads import ForkGate, SingleFlight, make_lock
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
+from thunder_fuser.options import option
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe
@@ -37,6 +38,11 @@ PACK_FORMATS = {
     "double": "d", "float": "f4x", "i64": "q", "i32": "i4x", "i16": "h6x", "i8": "b7x",
     "u8": "B7x", "bool": "?7x",
 }  # fmt: skip
+LEAST_DEPENDENT = 90  # the architecture from which kernels wait for those before them
+DEPENDENT = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+DIMENSIONS = (
+    "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes",
+)  # fmt: skip
 # The errors of a launch if the thread's current context is another one, or there is none.
 WRONG_CONTEXT = frozenset({
     driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,
@@ -134,12 +140,16 @@ class CudaKernel:
     """A kernel loaded on one device; `launch` costs a pack and a driver call."""
 
     __slots__ = (
-        "_addresses", "_args", "_block", "_lock", "_module", "_pack", "device_index", "dims",
-        "function", "source",
+        "_addresses", "_args", "_block", "_lock", "_module", "_pack", "_waits", "device_index",
+        "dims", "function", "source",
     )  # fmt: skip
 
-    def __init__(self, source: KernelSource, module: Module, device_index: int) -> None:
+    def __init__(
+        self, source: KernelSource, module: Module, device_index: int, *, waits: bool = False
+    ) -> None:
+        """waits: whether the kernel waits for those before it (sm_90 and later)."""
         self.source = source
+        self._waits = waits
         self._module = module
         self.function = module.function
         self.device_index = device_index
@@ -150,22 +160,40 @@ class CudaKernel:
         self._lock = make_lock()
 
     def launch(self, stream: int, values: tuple[Any, ...]) -> None:
-        """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""
-        if stream and torch._C._cuda_isCurrentStreamCapturing():
+        """Enqueues the kernel on a stream; values are addresses and scalars in parameter order.
+
+        In a graph it depends on the kernel before it in the programmatic way: it may start while
+        that one runs, and waits for its end by itself. Before, a microsecond passed between them.
+        """
+        captured = bool(stream) and torch._C._cuda_isCurrentStreamCapturing()
+        if captured:
             _CAPTURED.add(self._module)
+        in_turn = not (captured and self._waits and option("dependent_launches"))
         # The driver copies the block during the call. Until then no other thread may write to it.
         with self._lock:
             try:
                 self._pack(self._block, 0, *values)
             except struct.error as error:
                 raise self._error(f"arguments {values!r} do not fit: {error}") from error
-            launch = (self.function, *self.dims, stream, self._args, 0)
-            (status,) = driver.cuLaunchKernel(*launch)
+            launch = partial(self._in_turn if in_turn else self._dependent, stream)
+            (status,) = launch()
             if status in WRONG_CONTEXT:
                 with current_context(self.device_index):
-                    (status,) = driver.cuLaunchKernel(*launch)
+                    (status,) = launch()
         if status:
             raise self._error(_error_name(status))
+
+    def _in_turn(self, stream: int) -> Any:
+        return driver.cuLaunchKernel(self.function, *self.dims, stream, self._args, 0)
+
+    def _dependent(self, stream: int) -> Any:
+        attribute, config = driver.CUlaunchAttribute(), driver.CUlaunchConfig()
+        attribute.id = DEPENDENT
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        for field, number in zip(DIMENSIONS, self.dims, strict=True):
+            setattr(config, field, number)
+        config.hStream, config.attrs, config.numAttrs = stream, [attribute], 1
+        return driver.cuLaunchKernelEx(config, self.function, self._args, 0)
 
     def _error(self, reason: str) -> LaunchError:
         source = self.source
@@ -239,7 +267,8 @@ def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKerne
         key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
     )
     module.allow(source)
-    return CudaKernel(source, module, device_index)
+    waits = int("".join(filter(str.isdigit, arch))) >= LEAST_DEPENDENT
+    return CudaKernel(source, module, device_index, waits=waits)
 
 
 def _unload_retired(device_index: int) -> None:

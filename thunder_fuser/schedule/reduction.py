@@ -209,11 +209,12 @@ def _rows_of_product(match: Rows) -> int:
     if match.passes > 1 or match.chunk:
         return 0
     read = [name for name in part.inputs if reduced <= set(part.axes(name))]
-    largest = max(read, key=part.bytes_of, default="")
-    if all(set(match.kept) <= set(part.axes(name)) for name in read):
-        return 0
-    rows = size_of(part, set(match.kept).difference(part.axes(largest)))
-    return rows if rows <= LONGEST_SHARED else 0
+    kept, largest = set(match.kept), max(read, key=part.bytes_of, default="")
+    rows = size_of(part, kept.difference(part.axes(largest)))
+    others = (n for n in part.inputs if n != largest and not kept <= set(part.axes(n)))
+    elements = rows * match.reduced_size  # of the rows, which may be reshaped to their axes
+    is_product = any(size_of(part, part.axes(name)) == elements for name in others)
+    return rows if is_product and rows <= LONGEST_SHARED else 0
 
 
 def inner_with(

@@ -50,6 +50,12 @@ def options_of_jit() -> dict[str, Value]:
     }
 
 
+def jit_option(name: str) -> Value:
+    """The value of an option in the running compilation: thunder.jit's keyword, or what is in
+    force."""
+    return options_of_jit().get(name, option(name))
+
+
 def check_options(of_jit: Mapping[str, Value]) -> None:
     """Raises OptionError for the first bad value, in force or of a jit; warns of each environment
     variable that looks like an option and is none."""

@@ -196,6 +196,10 @@ PATCHES: tuple[Patch, ...] = (
         (_REFUSES_STORES, f"{_LOOKASIDES}[object.__setattr__]"),
     ),
     Patch(
+        "the type of a tensor is one of Thunder's, which equals none of torch's", "fix",
+        attributes.give_types_of_torch, (f"{_LOOKASIDES}[getattr]",),
+    ),
+    Patch(
         "results without gradients get some; derivatives of gradients are 0", "fix",
         autograd.repair_gradients,
         (f"{_AUTODIFF}:grad_transform_on_trace", f"{_AUTODIFF}:split_into_forward_and_backward",

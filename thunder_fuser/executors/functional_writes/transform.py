@@ -34,8 +34,7 @@ from thunder.core.update_aliases import replace_args_with_alias_map
 from thunder_fuser.errors import InPlaceError
 from thunder_fuser.executors.functional_writes.layouts import EagerLayouts
 from thunder_fuser.executors.functional_writes.view_links import Link, links_of
-from thunder_fuser.options import option
-from thunder_fuser.source.jit_options import options_of_jit
+from thunder_fuser.source.jit_options import jit_option
 from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import COPIES, MOVES, elements_of, makes, overwritten, parts, reads
@@ -54,7 +53,7 @@ def writes_as_values(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx | No
     kinds = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
     if not any(tensor.requires_grad for tensor in tensors) or COPIES.isdisjoint(kinds):
         return None
-    if not options_of_jit().get("functional_writes", option("functional_writes")):
+    if not jit_option("functional_writes"):
         return None
     merged, _ = replace_args_with_alias_map(trace, aliases)
     changed = functional(merged)

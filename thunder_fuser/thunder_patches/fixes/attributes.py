@@ -13,6 +13,11 @@ that Thunder cannot return from a program are still dropped, now with a warning.
 
 Replaced: the lookaside of object.__setattr__, which stores by a bound method of the object's dict:
 at the second store Thunder no longer knew whose dict it is.
+
+    if x.dtype == torch.float32:           before: False, for x.dtype was a type of Thunder's
+
+Replaced: the lookaside of getattr. A program that compares types took another branch than in eager
+torch.
 """
 
 from __future__ import annotations
@@ -20,17 +25,19 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core import jit_ext
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.interpreter import (
     INTERPRETER_SIGNALS,
     ProvenanceRecord,
     PseudoInst,
     _interpret_call,
     unwrap,
+    wrap,
     wrap_const,
 )
 from thunder.core.jit_ext import register_general_jit_lookaside
 from thunder.core.module import ThunderModule
-from thunder.core.proxies import AnyProxy, Proxy
+from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.base.warn import warn_at
@@ -77,6 +84,20 @@ def _note_all_stores() -> None:
             return attributes
         attributes.provenance.ext_flag |= jit_ext.EXT_FLAG_IS_MODULE_MEMBER_DICT
         return _interpret_call(dict.__setitem__, attributes, name, value)
+
+
+def give_types_of_torch(_: Hooks) -> None:
+    """From now on, the type of a tensor is torch's for the traced program."""
+    of_thunder = jit_ext._general_jit_getattr_lookaside
+
+    @register_general_jit_lookaside(getattr)
+    def get(thing: Any, name: Any, *default: Any) -> Any:
+        value = of_thunder(thing, name, *default)
+        if unwrap(name) != "dtype" or not isinstance(unwrap(thing), TensorProxy):
+            return value
+        if not option("thunder_fixes"):
+            return value
+        return wrap(to_torch_dtype(unwrap(value)), provenance=value.provenance)
 
 
 def _root_of(provenance: ProvenanceRecord) -> ProvenanceRecord | None:

@@ -10,6 +10,7 @@ fused_layer_norm_bf16_persistent(
     const i32 size1,
     const i32 size2,
     const i32 size3) {
+  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 0);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 i_i = static_cast<i32>(threadIdx.y);

@@ -7,6 +7,7 @@ fused_add_relu_bf16_pointwise(
     bf16* __restrict__ T7,
     const i32 size0,
     const i32 size1) {
+  after_earlier_kernels();
   const i32 i_o_o_o = static_cast<i32>(blockIdx.x);
   const i32 i_o_i = static_cast<i32>(threadIdx.x);
   const Vec<bf16, 8> T1_v = ldv<8>(T1, i_o_i * 8);

@@ -5,6 +5,7 @@ fused_exp_sum_f32_reduction(
     const float* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0) {
+  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o_i = static_cast<i32>(threadIdx.x);
   float T2 = 0.0f;

@@ -6,6 +6,7 @@ fused_softmax_f32_persistent(
     float* __restrict__ T6,
     const i32 size0,
     const i32 size1) {
+  after_earlier_kernels();
   const Shared<i32> T1_w(288, 64);
   const Shared<i32> T4_w(32, 64);
   const Shared<i64> gates(0, 4);

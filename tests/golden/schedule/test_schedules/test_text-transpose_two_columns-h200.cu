@@ -9,6 +9,7 @@ fused_add_relu_f32_transpose(
     const i32 size1,
     const i32 size2,
     const i32 size3) {
+  after_earlier_kernels();
   const Shared<float> T0_t(0, 2048);
   {  // read
     const i32 i_o_o = static_cast<i32>(blockIdx.x);

@@ -10,6 +10,7 @@ fused_mul_relu_bf16_pointwise(
     const i32 size2,
     const i32 size3,
     const i32 size4) {
+  after_earlier_kernels();
   const i32 i_o_o_o = static_cast<i32>(blockIdx.x);
   const i32 i_o_i = static_cast<i32>(threadIdx.x);
   const Vec<bf16, 8> T0_v = lde<8>(T0, static_cast<i32>(index_mod((i_o_i + i_o_o_o * 128), size0, divisor1) * 8 + index_div((i_o_i + i_o_o_o * 128), divisor1) * size2 + ((index_div((i_o_i + i_o_o_o * 128), divisor1) * size2) % 8) * -1), static_cast<i32>(size3));

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of a CUDA graph that start while the ones before them run: the same bits, each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import thunder_fuser
+from thunder_fuser.options import options
+
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+]
+STEPS = 40
+
+
+def chain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Each kernel reads what the one before it has written, and much of it late."""
+    for step in range(STEPS):
+        x = F.rms_norm(x, x.shape[-1:], weight) + x.sum(0, keepdim=True) * 1e-3
+        x = torch.where(x > step, x.flip(0), x.roll(1, -1))
+    return x
+
+
+def written(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A later kernel writes what earlier ones read, and torch's run between them."""
+    total = x.clone()
+    for step in range(STEPS):
+        y = F.softmax(total * weight, -1)
+        total.mul_(0.5).add_(y.sum(0) + step)
+        total = total + (y @ y.t()).mean(-1, keepdim=True)
+    return total
+
+
+@pytest.mark.parametrize("function", [chain, written])
+@pytest.mark.parametrize("sizes", [(3, 64), (700, 1000), (64, 40000)], ids=str)
+def test_the_same_bits(function: Callable[..., torch.Tensor], sizes: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    one_by_one = thunder_fuser.jit(function)
+    early = thunder_fuser.jit(function, fuser_cuda_graphs=True)
+    in_turn = thunder_fuser.jit(
+        function, fuser_cuda_graphs=True, fuser_dependent_launches=False
+    )
+    with torch.no_grad():
+        for _ in range(6):
+            values = torch.randn(sizes, device="cuda"), torch.rand(sizes[1], device="cuda")
+            expected = one_by_one(*values).clone()
+            for graphs in (early, in_turn):
+                assert torch.equal(graphs(*values), expected)
+
+
+def test_a_graph_of_torch() -> None:
+    """Also in graphs that the user captures, with the option of the process."""
+    x, weight = torch.randn(64, 1000, device="cuda"), torch.rand(1000, device="cuda")
+    jitted = thunder_fuser.jit(chain)
+    with torch.no_grad():
+        expected = jitted(x, weight).clone()
+        for early in (True, False):
+            graph = torch.cuda.CUDAGraph()
+            with options(dependent_launches=early), torch.cuda.graph(graph):
+                result = jitted(x, weight)
+            for _ in range(3):
+                result.fill_(float("nan"))
+                graph.replay()
+                assert torch.equal(result, expected)
