@@ -29,6 +29,7 @@ from thunder_fuser.explain.shown import table
 
 EAGER, COMPILE, GRAPHS = "eager", "torch.compile", "torch.compile reduce-overhead"
 OURS, OURS_GRAPHS, OURS_TORCH = "ours", "ours, graphs", "ours, graphs, torch's products"
+OURS_IN_TURN = "ours, graphs, launched in turn"
 POSITION = 100  # of the token that is measured
 WRONG = 1.5  # times eager's error
 LEAST_ERROR = 1e-2
@@ -166,6 +167,9 @@ def contenders(model: Llama, with_compile: bool) -> dict[str, Call]:
     calls: dict[str, Call] = {EAGER: model, OURS: thunder_fuser.jit(model)}
     if model.cos.is_cuda:
         calls[OURS_GRAPHS] = thunder_fuser.jit(model, fuser_cuda_graphs=True)
+        calls[OURS_IN_TURN] = thunder_fuser.jit(
+            model, fuser_cuda_graphs=True, fuser_dependent_launches=False
+        )
         calls[OURS_TORCH] = thunder_fuser.jit(model, fuser_cuda_graphs=True, fuser_few_rows=0)
     if with_compile:
         torch._dynamo.reset()
