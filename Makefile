@@ -62,7 +62,7 @@ suite: $(STAMP)
 	@$(BIN)/python -c 'import torch; print("torch", torch.__version__)'
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q $(TESTS)
 
-thunder-suite: $(STAMP) ## all of Thunder's forward tests, of which `test` runs a twentieth
+thunder-suite: $(STAMP) ## all of Thunder's forward tests, of which `test` runs a fortieth
 	@THUNDER_SHARD=0/1 $(BIN)/python -m pytest -q tests/thunder/test_suite.py
 
 docs: $(STAMP) ## the site, in docs/_build; a warning is an error

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -116,7 +117,12 @@ def test_thunders_own_policy_gives_the_gradients() -> None:
     assert [one for one in accuracy(model, jit_pairwise(model), samples) if not one.passes] == []
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What inductor's partition keeps is measured without compiling C++."""
+    partition = partial(torch.compile, backend="aot_eager_decomp_partition")
+    monkeypatch.setattr(torch, "compile", partition)
     file, picture = tmp_path / "memory.json", tmp_path / "memory.png"
     drawn = ["--plot", str(picture)] if find_spec("matplotlib") else []
     words = ["memory", "--models", "mlp", "--layers", "1", "--json", str(file)]

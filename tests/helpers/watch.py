@@ -7,6 +7,10 @@ the test that made the kernel.
 
     source of one test           ->   namespace k0 { ... void fused_exp_f32_pointwise_0(...) ... }
     source of another test            namespace k1 { ... void fused_exp_f32_pointwise_1(...) ... }
+
+For sm_90a the batch is compiled to machine code. For sm_80, to PTX: NVRTC writes no instruction
+that sm_80 lacks, but a text may have one in an `asm`. So a batch whose PTX has an `asm` that no
+batch before it had is compiled to machine code of sm_80 too.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from cuda.bindings import nvrtc
 
 from thunder_fuser import compiler
 from thunder_fuser.cache import executable
@@ -28,18 +32,20 @@ from thunder_fuser.errors import CompileError, ToolchainError
 from thunder_fuser.ir.frontend.language import rebuild
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment import rewrite
-from thunder_fuser.runtime.cuda import cubin, cubin_recipe, nvrtc_version
+from thunder_fuser.runtime.cuda import FLAGS, nvrtc_version
 
-ARCHES = ("sm_80", "sm_90a")
+# Virtual architectures give PTX. sm_80 has no clusters: such a text is refused there.
+ARCHES = ("sm_90a", "compute_80")
 # NVRTC's passes that are left out. Tests that run kernels on a GPU compile with all of them.
-QUICK = {"sm_80": ("--Ofast-compile=max",), "sm_90a": ("--Ofast-compile=min",)}
-CLUSTER_ARCHES = ("sm_90a",)  # sm_80 has no clusters: such a text is refused there
+QUICK = {"sm_90a": "mid", "compute_80": "max", "sm_80": "mid"}
+INLINE = re.compile(r"begin inline asm\n(.*?)//\s*end inline asm", re.DOTALL)
 
 BATCH = 32
 
 checked_texts: set[str] = set()
 waiting: list[tuple[KernelSource, str]] = []  # and the test that made each
 checked_fusions: set[Fusion] = set()
+checked_instructions: set[str] = set()  # of each `asm`, by ptxas for sm_80
 
 
 @contextmanager
@@ -93,15 +99,31 @@ def compile_waiting() -> None:
         return
     jobs = [(arch, [one for one in batch if arch in arches(one[0].text)]) for arch in ARCHES]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        list(pool.map(lambda job: compile_batch(*job), jobs))
+        list(pool.map(lambda job: check_batch(*job), jobs))
 
 
-def compile_batch(arch: str, batch: list[tuple[KernelSource, str]]) -> None:
-    """Fails for the first kernel that NVRTC refuses alone."""
+def check_batch(arch: str, batch: list[tuple[KernelSource, str]]) -> None:
+    """Compiles a batch; for sm_80 to machine code only where it has an `asm` that is new."""
+    code = compile_batch(arch, batch)
+    if arch == "compute_80" and (new := instructions(code.decode()) - checked_instructions):
+        compile_batch("sm_80", batch)
+        checked_instructions.update(new)
+
+
+def instructions(ptx: str) -> set[str]:
+    """What each `asm` of a program says, whatever its registers are.
+
+    cvt.f32.f16 %f12, %rs3;   ->   cvt.f32.f16 %f, %rs;
+    """
+    return {re.sub(r"(%[a-z]+)\d+", r"\1", one).strip() for one in INLINE.findall(ptx)}
+
+
+def compile_batch(arch: str, batch: list[tuple[KernelSource, str]]) -> bytes:
+    """The code of a batch. Fails for the first kernel that NVRTC refuses alone."""
     if not batch:
-        return
+        return b""
     try:
-        compile_quickly(joined([source for source, _ in batch]), f"{batch[0][0].name}_0", arch)
+        return compile_quickly(joined([source for source, _ in batch]), batch[0][0].name, arch)
     except CompileError:
         for source, test in batch:
             compile_alone(source, arch, test)
@@ -115,11 +137,28 @@ def compile_alone(source: KernelSource, arch: str, test: str) -> None:
         pytest.fail(f"a kernel that {test} made: {error}", pytrace=False)
 
 
-def compile_quickly(text: str, name: str, arch: str) -> None:
+def compile_quickly(text: str, name: str, arch: str) -> bytes:
     """Compiles with fewer optimizations, in half of the time: what a program may say is checked
     before them."""
-    recipe = cubin_recipe(text, name, arch)
-    cubin(replace(recipe, flags=(*recipe.flags, *QUICK[arch])))
+    options = (f"--gpu-architecture={arch}", *FLAGS, f"--Ofast-compile={QUICK[arch]}")
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], [])
+    try:
+        words = [option.encode() for option in options]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
+        if status:
+            log = _output(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+            raise CompileError(f"NVRTC ({name}, {arch}): {log.decode(errors='replace')[:4000]}")
+        if arch.startswith("compute"):
+            return _output(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+        return _output(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _output(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -> bytes:
+    content = bytearray(size_of(program)[1])
+    read(program, content)
+    return bytes(content)
 
 
 def joined(sources: list[KernelSource]) -> str:
@@ -133,7 +172,7 @@ def joined(sources: list[KernelSource]) -> str:
 
 def arches(text: str) -> tuple[str, ...]:
     """The architectures a text must compile for."""
-    return CLUSTER_ARCHES if "__cluster_dims__" in text else ARCHES
+    return ARCHES[:1] if "__cluster_dims__" in text else ARCHES
 
 
 @functools.cache

@@ -200,8 +200,11 @@ def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         return compiled(function, **given) if "backend" in given else function
 
     monkeypatch.setattr(torch, "compile", compile_for_thunderfx)
-    untouched = staticmethod(lambda module, inputs, **given: module)
-    monkeypatch.setattr(TorchInductorSpecification, "torch_inductor", untouched)
+    def untouched(module: Any, inputs: Any, **given: Any) -> Any:
+        return module
+
+    monkeypatch.setattr(TorchInductorSpecification, "torch_inductor", staticmethod(untouched))
+    monkeypatch.setattr(torch._inductor, "compile", untouched)  # for the recipe
 
 
 PAIRS = [

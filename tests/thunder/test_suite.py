@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SHARD = "0/20"
+SHARD = "0/40"
 RUNNER = Path(__file__).parents[3] / "shared/thunder_suite/run_thunder_suite.py"
 
 
@@ -49,8 +49,8 @@ def test_a_part_of_the_forward_suite(tmp_path: Path) -> None:
         THUNDER_FUSER_EMULATE="1",
     )  # fmt: skip
     assert found["failures"] == [] and found["rc"] == 0, f"shard {shard}:\n{text}"
-    assert found["stats"]["forward/passed"] > 60
-    assert found["stats"]["forward/fused"] > 40
+    assert found["stats"]["forward/passed"] > 30
+    assert found["stats"]["forward/fused"] > 20
 
 
 @needs_runner

@@ -42,14 +42,14 @@ HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "
 # fmt: off
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (
-    "-O1", "-fPIC", "-shared", "-std=c++17", "-fno-math-errno", "-ffp-contract=off",
+    "-Og", "-fPIC", "-shared", "-std=c++17", "-fno-math-errno", "-ffp-contract=off",
     "-fno-strict-aliasing", "-fno-exceptions", "-fsanitize-coverage=trace-pc",
     "-Wno-psabi", "-Wno-unknown-pragmas", "-Wno-attributes",
     "-Werror=frame-larger-than=131072",  # half a fiber's stack
 )
 # fmt: on
 # With default libraries the compiler would link its own sanitizer runtime, which we replace.
-SANITIZER_FLAGS = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
+SANITIZER_FLAGS = ("-nodefaultlibs", "-lm", "-lgcc")
 
 # A tagged address has the parameter's number in bits 36 and up. Its base is in the middle of the
 # 2^36 addresses, so that addresses below the base keep the number. Its low bits are those of the

@@ -206,10 +206,10 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
 def _rows_of_product(match: Rows) -> int:
     """The rows of a product of few rows, x[m, k] * w[n, k] summed over k; 0 for other sums."""
     part, reduced = match.part, set(match.reduced)
-    if match.passes > 1 or match.chunk:
-        return 0
     read = [name for name in part.inputs if reduced <= set(part.axes(name))]
-    kept, largest = set(match.kept), max(read, key=part.bytes_of, default="")
+    if match.passes > 1 or match.chunk or not read:
+        return 0
+    kept, largest = set(match.kept), max(read, key=part.bytes_of)
     rows = size_of(part, kept.difference(part.axes(largest)))
     others = (n for n in part.inputs if n != largest and not kept <= set(part.axes(n)))
     elements = rows * match.reduced_size  # of the rows, which may be reshaped to their axes
