@@ -17,6 +17,7 @@ from helpers.kernel_texts import make_source
 
 from thunder_fuser.base.threads import SingleFlight
 from thunder_fuser.codegen.source import KernelSource, Param
+from thunder_fuser.options import options
 from thunder_fuser.runtime import cuda
 
 
@@ -50,6 +51,13 @@ class Driver:
         return (0,)
 
     def cuLaunchKernel(self, *_: Any) -> tuple[int]:
+        return (0,)
+
+    CUlaunchAttribute, CUlaunchConfig = cuda.driver.CUlaunchAttribute, cuda.driver.CUlaunchConfig
+
+    def cuLaunchKernelEx(self, config: Any, *_: Any) -> tuple[int]:
+        (attribute,) = config.attrs
+        self.said.append(("early", attribute.id, config.gridDimX, config.blockDimX))
         return (0,)
 
     def __getattr__(self, name: str) -> Any:
@@ -87,8 +95,8 @@ def source(number: int, **more: Any) -> KernelSource:
     return replace(made, **more)
 
 
-def load(number: int, device: int = 0, **more: Any) -> cuda.CudaKernel:
-    return cuda.load_kernel(source(number, **more), "sm_90a", device)
+def load(number: int, device: int = 0, arch: str = "sm_90a", **more: Any) -> cuda.CudaKernel:
+    return cuda.load_kernel(source(number, **more), arch, device)
 
 
 def test_a_text_is_loaded_once(driver: Driver) -> None:
@@ -135,7 +143,28 @@ def test_a_captured_kernel_stays(driver: Driver, monkeypatch: pytest.MonkeyPatch
     capturing(monkeypatch, False)
     del kernel
     kept = [load(2)]
-    assert driver.take() == [("load", 1), ("load", 2)] and kept
+    said = [one for one in driver.take() if one[0] != "early"]
+    assert said == [("load", 1), ("load", 2)] and kept
+
+
+@pytest.mark.parametrize(
+    ("arch", "value", "is_early"),
+    [
+        ("sm_90a", True, True), ("sm_100a", True, True), ("sm_80", True, False),
+        ("sm_90a", False, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_kernel_of_a_graph_starts_early(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, is_captured: bool, *, arch: str, value: bool,
+    is_early: bool,
+) -> None:  # fmt: skip
+    kernel = load(1, arch=arch)
+    capturing(monkeypatch, is_captured)
+    with options(dependent_launches=value):
+        kernel.launch(5, (0,))
+    (*early,) = (one for one in driver.take() if one[0] == "early")
+    assert early == [("early", cuda.DEPENDENT, *kernel.dims[0:4:3])] * (is_early and is_captured)
 
 
 def test_nothing_is_waited_for_during_a_capture(

@@ -351,7 +351,7 @@ VIEWS: dict[str, Function] = {
     "head": lambda t: t[:-1],
     "step": lambda t: t[::2],
     "column": lambda t: t[:, 1:2],
-    "transpose": lambda t: t.transpose(0, -1),
+    "transpose": lambda t: t.transpose(0, -1) if t.ndim else t,  # Thunder: IndexError without axes
     "permute": lambda t: t.permute(*range(t.ndim)[::-1]),
     "view": lambda t: t.view(-1),
     "unsqueeze": lambda t: t.unsqueeze(0),

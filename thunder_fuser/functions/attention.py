@@ -208,7 +208,7 @@ class _Call:
     def has_few_queries(self) -> bool:
         """True on a GPU for at most FEW_QUERIES rows of the query for each head of keys, and
         FEW_ROWS in all."""
-        if self.is_causal or self.dropout_p or self.refuses_ours() or not self.key._shape[2]:
+        if self.refuses_ours() or self.is_causal or self.dropout_p or not self.key._shape[2]:
             return False
         (batch, heads, length), groups = self.query._shape[:3], self.key._shape[1]
         if heads // groups * length > FEW_QUERIES or batch * heads * length > FEW_ROWS:

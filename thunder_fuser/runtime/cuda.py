@@ -163,7 +163,7 @@ class CudaKernel:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order.
 
         In a graph it depends on the kernel before it in the programmatic way: it may start while
-        that one runs, and waits for its end by itself. Before, a microsecond passed between them.
+        that one runs, and waits for its end by itself.
         """
         captured = bool(stream) and torch._C._cuda_isCurrentStreamCapturing()
         if captured:
