@@ -55,7 +55,7 @@ EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are 
 # Statements whose results may be anything, and why.
 STATEMENTS = {
     r"\*\* False|pow_?\([^()]*False\)": "torch's gradient of x ** False is 0 * x ** -1",
-    r"pad\(.*value=-?(2\*\*|10\*\*)": "F.pad's number is a double",
+    r"pad\(.*value=-?(2\*\*|10\*\*|n\b)": "F.pad's number is a double",  # n: an argument
 }
 
 

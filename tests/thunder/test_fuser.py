@@ -16,6 +16,7 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+from helpers.cases import rand
 from thunder.core import prims
 from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL
@@ -228,12 +229,12 @@ def test_views_need_no_fuel(fuser: ThunderFuser) -> None:
         y = torch.tanh(F.linear(x[1:].unsqueeze(0).expand(2, 3, 4), w)) * 2
         return torch.exp(F.linear(F.linear(y, w).transpose(0, 1)[1:], w)) * 2
 
-    args = (torch.randn(4, 4), torch.randn(4, 4))
+    args = (rand(4, 4), rand(4, 4, seed=1))  # exp of some numbers would not be near
     expected = function(*args)
 
     def calls(**keywords: Any) -> list[str]:
         jitted = thunder.jit(function, executors=[fuser], **keywords)
-        torch.testing.assert_close(jitted(*args), expected)
+        torch.testing.assert_close(jitted(*args), expected, rtol=1e-5, atol=1e-5)
         found = thunder.last_traces(jitted)[-1].bound_symbols
         return [one.sym.name for one in found if one.sym.executor is fuser]
 
