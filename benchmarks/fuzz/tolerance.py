@@ -104,6 +104,7 @@ REFUSED_BY_TORCH_ALONE = {
     "must be Tensor, not": "Thunder takes numbers there",
     "where() received an invalid combination": "Thunder takes True for a condition",
     "view size is not compatible": "Thunder has no strides, and our results are row-major",
+    "Boolean inputs not supported for relu": "inductor takes them, beside the fuser",
     "cannot be converted to type int64_t": "Thunder takes integers of any size",
     "cannot be converted to type c10::": "a number beyond a 16-bit float is infinite there",
     "INTERNAL ASSERT FAILED": "an assertion inside of torch",
