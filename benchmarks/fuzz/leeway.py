@@ -86,8 +86,10 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return POLE
     if name == "copysign" and not _is_finite(first):
         return SIGNS
-    if name == "clamp" and len(tensors) == 3 and bool(_is_raised_to_both(*tensors).any()):
-        return EQUAL_BOUNDS
+    if name == "clamp" and len(tensors) == 3:
+        least, most = tensors[1:]
+        if ((first < least) & (least == most)).any():
+            return EQUAL_BOUNDS
     if name in PRODUCTS:
         return _reason_of_product(first.to(out.dtype), args[1:2], out)
     if name in SUMS | MEANS and first.is_complex() and not _is_finite(first):
@@ -104,11 +106,6 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
     if is_backward and name == "mul" and len(tensors) == 2 and tensors[1].dtype is torch.bool:
         return MASKED if bool((~first.isfinite() & ~tensors[1]).any()) else ""
     return GRADIENT if is_backward and name in FACTORED and _overflows(name, args, out) else ""
-
-
-def _is_raised_to_both(x: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-    """Where a value is below its bounds, which are equal: torch takes neither for the result."""
-    return (x < least) & (least == most)
 
 
 def _cancels(x: torch.Tensor, mean: torch.Tensor) -> bool:

@@ -27,7 +27,6 @@ from weakref import WeakKeyDictionary
 import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes, prims
-from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy
@@ -50,7 +49,7 @@ from thunder_fuser.functions.define import (
 )
 from thunder_fuser.functions.index_masks import CAUSAL, kind_of, producer
 from thunder_fuser.runtime.eager.torch_calls import masked_attention, masked_gradients, rows
-from thunder_fuser.source.jit_options import jit_option
+from thunder_fuser.source.jit_options import jit_option, may_differentiate
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -219,7 +218,7 @@ class _Call:
 
     def of_few_queries(self) -> Any:
         """The result as reductions, which fuse: q.k over a row, softmax over the keys, p.v over
-        these. Keys and values are read once for all heads that share them.
+        these. Keys and values that heads share are not repeated in memory.
 
             q[B, G * r, L, E]  ->  q[B, G, r * L, E], scores[B, G, r * L, S]
         """
@@ -254,7 +253,7 @@ class _Call:
         """True for shared heads that a kernel here takes without repeating them."""
         if self.refuses_ours() or not self.has_groups():
             return False
-        if self.has_few_queries() and not _may_differentiate():
+        if self.has_few_queries() and not may_differentiate():
             return True
         return not self.has_float_mask() and (_on_cpu(self.query) or self.fits_cudnn())
 
@@ -357,12 +356,6 @@ def _converted(mask: TensorProxy, dtype: dtypes.dtype) -> TensorProxy:
 def _like(tensor: TensorProxy, dtype: dtypes.dtype) -> torch.Tensor:
     sizes, device = tuple(map(int, tensor._shape)), tensor.device.device_str()
     return torch.empty(sizes, dtype=dtypes.to_torch_dtype(dtype), device=device)
-
-
-def _may_differentiate() -> bool:
-    """False while a function is traced for calls without gradients."""
-    data = get_compile_data()
-    return data is None or data.is_grad_enabled
 
 
 def _on_cpu(tensor: TensorProxy) -> bool:

@@ -56,6 +56,12 @@ def jit_option(name: str) -> Value:
     return options_of_jit().get(name, option(name))
 
 
+def may_differentiate() -> bool:
+    """False while a function is traced for calls without gradients."""
+    data = get_compile_data()
+    return data is None or data.is_grad_enabled
+
+
 def check_options(of_jit: Mapping[str, Value]) -> None:
     """Raises OptionError for the first bad value, in force or of a jit; warns of each environment
     variable that looks like an option and is none."""

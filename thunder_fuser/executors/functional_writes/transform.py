@@ -34,7 +34,7 @@ from thunder.core.update_aliases import replace_args_with_alias_map
 from thunder_fuser.errors import InPlaceError
 from thunder_fuser.executors.functional_writes.layouts import EagerLayouts
 from thunder_fuser.executors.functional_writes.view_links import Link, links_of
-from thunder_fuser.source.jit_options import jit_option
+from thunder_fuser.source.jit_options import jit_option, may_differentiate
 from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.dataflow import Memory
 from thunder_fuser.trace.proxies import COPIES, MOVES, elements_of, makes, overwritten, parts, reads
@@ -155,9 +155,7 @@ class _Seen(_Memories):
 
     @classmethod
     def in_trace(cls, trace: TraceCtx, layouts: EagerLayouts | None = None) -> _Seen:
-        data = get_compile_data()
-        is_tracked = data is None or data.is_grad_enabled
-        seen = cls(trace.args if is_tracked else (), layouts)
+        seen = cls(trace.args if may_differentiate() else (), layouts)
         for bsym in trace.bound_symbols:
             seen.follow(bsym)
         return seen

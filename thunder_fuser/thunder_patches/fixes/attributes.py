@@ -93,9 +93,8 @@ def give_types_of_torch(_: Hooks) -> None:
     @register_general_jit_lookaside(getattr)
     def get(thing: Any, name: Any, *default: Any) -> Any:
         value = of_thunder(thing, name, *default)
-        if unwrap(name) != "dtype" or not isinstance(unwrap(thing), TensorProxy):
-            return value
-        if not option("thunder_fixes"):
+        is_type = unwrap(name) == "dtype" and isinstance(unwrap(thing), TensorProxy)
+        if not is_type or not option("thunder_fixes"):
             return value
         return wrap(to_torch_dtype(unwrap(value)), provenance=value.provenance)
 
