@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.fuzz.program import words
+from benchmarks.fuzz.program import Program, words
 
 DIVISIONS = set(words("div div_ floor_divide floor_divide_ fmod fmod_ remainder remainder_"))
 PRODUCTS = set(words("prod cumprod"))
@@ -50,6 +50,8 @@ SCORES = "attention's gradient has scores that are rounded at the size of a larg
 DIVIDED = "torch's gradient of a product divides by its factors where none of all rows is 0"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
 MASKED = "torch's gradient of nan_to_num is NaN where it multiplies an infinity by 0"
+WHOLE = "the power of a negative number is NaN unless the exponent is whole, and it nearly is"
+NEGATIVE = "torch.compile writes an argument that is a negative view with the wrong sign"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
 # Statements whose results may be anything, and why.
@@ -59,8 +61,19 @@ STATEMENTS = {
 }
 
 
-def reason_in(body: str) -> str:
+# Functions whose gradient is 0. torch multiplies it by an infinite derivative, which gives NaN.
+STEPS = set(words("floor floor_ ceil ceil_ round round_ trunc trunc_ sign sgn frac"))
+
+
+def has_step(body: str) -> bool:
+    """Whether one of the functions with a gradient of 0 is called."""
+    return not STEPS.isdisjoint(re.findall(r"\w+(?=\()", body))
+
+
+def reason_in(body: str, program: Program) -> str:
     """Why the statements of a program may give anything."""
+    if "'torchcompile'" in program.executors and "torch._neg_view(" in program.text:
+        return NEGATIVE
     return next((why for row, why in STATEMENTS.items() if re.search(row, body)), "")
 
 
@@ -84,6 +97,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return GELU
     if name == "digamma" and bool((first == 0).any()):
         return POLE
+    if name in ("pow", "pow_") and _is_nearly_whole(*args[:2]):
+        return WHOLE
     if name == "copysign" and not _is_finite(first):
         return SIGNS
     if name == "clamp" and len(tensors) == 3:
@@ -106,6 +121,15 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
     if is_backward and name == "mul" and len(tensors) == 2 and tensors[1].dtype is torch.bool:
         return MASKED if bool((~first.isfinite() & ~tensors[1]).any()) else ""
     return GRADIENT if is_backward and name in FACTORED and _overflows(name, args, out) else ""
+
+
+def _is_nearly_whole(base: Any, exponent: Any) -> bool:
+    """Whether an exponent of a negative number may be whole where its last digits are others."""
+    if not (isinstance(exponent, torch.Tensor) and exponent.is_floating_point()):
+        return False
+    past = (exponent - exponent.round()).abs()
+    near = (past > 0) & (past <= 8 * torch.finfo(exponent.dtype).eps * exponent.abs())
+    return bool((near & (torch.as_tensor(base) < 0)).any())
 
 
 def _cancels(x: torch.Tensor, mean: torch.Tensor) -> bool:
@@ -295,8 +319,21 @@ def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) 
     return x + a * b * value
 
 
+def _addcdiv(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> torch.Tensor:
+    """torch's kernel for a CPU multiplies first, and may overflow; that for a GPU divides first."""
+    return x + value * (a / b)
+
+
+def _erf(x: torch.Tensor) -> Any:
+    """torch's vectorised kernel makes 0 of the least number of half, whose erf rounds to itself."""
+    is_short = x.dtype in (torch.float16, torch.bfloat16)
+    return torch.erf(x.double()).to(x.dtype) if is_short else None
+
+
 OTHERWISE: dict[str, Callable[..., Any]] = {
+    "addcdiv": _addcdiv,
     "addcmul": _addcmul,
+    "erf": _erf,
     "clamp": _clamp,
     "gelu": _gelu,
     "pow": _pow,

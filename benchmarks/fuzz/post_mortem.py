@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from benchmarks.fuzz.findings import (
     steps_of,
     verdict_of,
 )
-from benchmarks.fuzz.judge import Failure
+from benchmarks.fuzz.judge import Failure, text_of_body
 from benchmarks.fuzz.shrink import shrink
 
 TRIES = 24
@@ -52,6 +53,13 @@ def examine(
         tell(aside=f"Thunder too: {kind}")
         return
     program = make(seed, target)
+    body = text_of_body(program.text)
+    divides = any(word in body for word in ("//", "%", "div", "remainder"))
+    if kind == "crash" and divides and "'torchcompile'" in program.executors:
+        alone = replace(program, executors=("fuser",))
+        if not end_of(lambda: verdict_of(alone)):
+            tell(aside="kernels of torch.compile end the process where integers are divided by 0")
+            return
 
     def show(found: Program, **facts: Any) -> None:
         script = script_of(found, seed, Failure(kind, "call", 0, "the process ends"))

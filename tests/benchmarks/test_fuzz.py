@@ -320,6 +320,7 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     leeway.GELU: (
         lambda x: torch.ops.aten.gelu_backward(x, x * 0, approximate="tanh"), [INF], [1.0],
     ),
+    leeway.WHOLE: (lambda x: torch.tensor(-2.0) ** x, [3.0000002], [3.0, 3.5]),
     leeway.EQUAL_BOUNDS: (lambda x: x.clamp(x * 0, x * 0), [-1.0], [1.0]),
     leeway.MASKED: (
         lambda x: torch.autograd.grad(x.requires_grad_().nan_to_num(), x, x.detach()), [INF], [1.0],
@@ -342,6 +343,14 @@ def test_what_torch_leaves_open(reason: str) -> None:
         with tolerance.Shaken(0) as shaken:
             call(torch.tensor(operands))
         assert shaken.open == expected
+
+
+def test_other_kernels_of_torch_overflow_or_round_elsewhere() -> None:
+    large, least = torch.tensor(3e38), torch.tensor([6e-8], dtype=torch.float16)
+    with tolerance.Shaken(1):
+        found = torch.addcdiv(large, large, large, value=2), torch.erf(least)
+    assert found[0].isfinite() and found[1] == least
+    assert torch.addcdiv(large, large, large, value=2).isinf()
 
 
 def test_other_kernels_of_torch_keep_another_zero() -> None:
@@ -368,6 +377,26 @@ def test_a_zero_by_which_a_gradient_divides() -> None:
     inputs = (Input("a", "complex64", (), ("1",), grad=True),)
     verdict = judge.judge(Program(inputs, made, ("v0", "v1")))
     assert (verdict.failures, verdict.aside) == ((), leeway.COMPLEX)
+
+
+def test_a_gradient_of_zero_meets_an_infinite_derivative() -> None:
+    """torch multiplies the gradient of floor, which is 0, by the derivative of sqrt at 0."""
+    made = (
+        Statement("v0", "torch.sqrt({x})", ("a",)), Statement("v1", "torch.floor({x})", ("v0",)),
+        Statement("v2", "torch.sin({x}) + {y}", ("a", "v1")),
+    )  # fmt: skip
+    inputs = (Input("a", "float32", (2,), ("0.0", "2.5"), grad=True),)
+    verdict = judge.judge(Program(inputs, made, ("v2",)))
+    assert (verdict.failures, verdict.aside) == ((), "")
+    assert leeway.has_step("v0.floor_()") and not leeway.has_step("F.fractional_pool(v0)")
+
+
+def test_negative_views_beside_torchcompile() -> None:
+    inputs = (Input("a", "float32", (2,), ("1.0",), layouts=("neg",)),)
+    body = (Statement("", "{x}.add_(1)", ("a",)),)
+    alone, beside = (Program(inputs, body, ("a",), executors=each)
+                     for each in (("fuser",), ("fuser", "'torchcompile'")))  # fmt: skip
+    assert leeway.reason_in("", alone) == "" and leeway.reason_in("", beside) == leeway.NEGATIVE
 
 
 def test_weak_types_beside_16_bits() -> None:
@@ -583,6 +612,24 @@ def test_seeds_that_end_their_process_are_looked_at_in_another(
     monkeypatch.setattr(post_mortem, "verdict_of", dies)
     post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
     assert [one["ops"] for one in told][-1] == ("torch.floor(_)",)
+
+
+def test_integers_that_the_kernels_of_torch_compile_divide_by_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def dies(program: Program) -> None:
+        if "'torchcompile'" in program.executors:
+            os._exit(9)
+
+    inputs, beside = (Input("a", "int8", (), ("1",)),), ("fuser", "'torchcompile'")
+    for text, is_ours in (("3 // {x}", False), ("3 * {x}", True)):
+        body = (Statement("v0", text, ("a",)),)
+        program = Program(inputs, body, ("v0",), executors=beside)
+        monkeypatch.setattr(post_mortem, "make", lambda *_, made=program: made)
+        monkeypatch.setattr(post_mortem, "verdict_of", dies)
+        told: dict[str, Any] = {}
+        post_mortem.examine("cpu", "crash", 5, 60, told.update)
+        assert ("aside" in told) is not is_ours
 
 
 def test_what_ends_in_torch_in_a_wider_type_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:

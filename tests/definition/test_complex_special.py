@@ -7,6 +7,7 @@ Each is accepted.
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable
 
@@ -101,6 +102,17 @@ def assert_as_torch(
     signs = torch.stack([one.signbit() for one in expected])
     agreed = (signs == signs[0]).all(0) & zero & (name not in OTHER_ZEROS_IN_TORCH)
     assert torch.equal(found.signbit()[agreed], signs[0][agreed]), f"{name}: signs of zeros"
+
+
+@pytest.mark.parametrize("name", ["atan", "atanh", "asinh", "acosh", "log"])
+def test_far_from_zero(run: Runner, name: str) -> None:
+    """A part that is near pi / 2 differs from it by the other part over the square of the size."""
+    sizes = torch.tensor([1e7, 1e8, 3e12, 1e150], dtype=torch.float64)
+    x = torch.cat([torch.complex(sizes * a, sizes * b) for a in (1e-4, 1, -1) for b in (1, -1e-4)])
+    with FusionDefinition() as fd:
+        fd.add_output(getattr(fd.ops, name)(fd.from_pytorch(x)))
+    expected = torch.tensor([getattr(cmath, name)(one) for one in x.tolist()], dtype=x.dtype)
+    torch.testing.assert_close(run.execute(fd, [x])[0], expected, rtol=1e-15, atol=0)
 
 
 def test_no_function_is_left_out() -> None:

@@ -93,6 +93,16 @@ def _cat_with_nothing(fd: Recorder) -> Value:
     return fd.ops.exp(fd.ops.cat([t, x(fd, 8, 0)], 1))
 
 
+def _rounded_twice(fd: Recorder) -> Value:
+    """The value that replaces the last one is replaced itself."""
+    t = fd.ops.cast(x(fd, dtype=D.BFloat16), D.Float)
+    once = fd.ops.cast(t, D.BFloat16)
+    twice = fd.ops.cast(fd.ops.cast(once, D.Float), D.BFloat16)
+    fd.add_output(once)
+    fd.add_output(twice)
+    return fd.ops.exp(fd.ops.cast(twice, D.Float))
+
+
 def _trivial(fd: Recorder) -> Value:
     t = x(fd, 8, 1)
     return fd.ops.exp(fd.ops.sum(t, [1]))
@@ -279,6 +289,7 @@ FIRES: tuple[tuple[str, Build], ...] = (
     ("remove_exact_roundings", _padded_and_widened),
     ("remove_exact_roundings", _negated_and_widened),
     ("remove_exact_roundings", _rotated_in_float),
+    ("remove_exact_roundings", _rounded_twice),
     ("remove_common", _common),
     ("remove_common", _common_results),
     ("remove_common", _common_with_results),

@@ -155,6 +155,25 @@ def test_masked_fill_by_a_sum_of_no_dimension() -> None:
     torch.testing.assert_close(got, eager)
 
 
+IN_PLACE: dict[str, Function] = {
+    "clamp": lambda x: (x * 1).clamp_(-2, 2),
+    "clamp, one bound": lambda x: torch.roll(x, 1, 0).clamp_(max=2),
+    "clamp, read after": lambda x: (y := torch.roll(x, 1, 0)).clamp_(-2, 2) + y,
+    "clamp, by tensors": lambda x: (x * 1).clamp_(torch.tensor(-2.0), torch.tensor([2.0])),
+    "copysign": lambda x: torch.nan_to_num(x, 1.0, 4.0).copysign_(torch.tensor([-0.0])),
+    "lerp": lambda x: (x * 1).lerp_(torch.tensor([4.0]), 0.25),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_written_in_place(name: str) -> None:
+    """As the function that makes a new tensor: NaN has no gradient, a value at a bound has one."""
+    given = [torch.tensor([float("nan"), 2.0, -2.0, 3.0, float("inf"), 0.5])]
+    function = IN_PLACE[name]
+    got, eager = (with_gradients(one, given) for one in (jit(function, strict=True), function))
+    torch.testing.assert_close(got, eager, equal_nan=True)
+
+
 INDEX = torch.tensor([2, 0, 2])
 APART = torch.tensor([3, 1, 0])
 WRITES: dict[str, Function] = {

@@ -73,6 +73,18 @@ def test_in_any_order_in_memory(jit: Any) -> None:
     check(jitted, adam, mixed[0].t(), *mixed[1:])
 
 
+def test_what_is_contiguous_beside_a_write_is_not_copied(jit: Any) -> None:
+    def both(a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return c.add_(1), a.contiguous()
+
+    jitted = jit(both, fuser_strict=True)
+    for order in ((0, 1), (1, 0)):
+        a, c = (one.permute(order) for one in tensors(4, 5)[:2])
+        written, found = jitted(a, c)
+        torch.testing.assert_close((written, found), (c, a))
+        assert (found.data_ptr() == a.data_ptr()) is a.is_contiguous()
+
+
 class Moving(nn.Module):
     """Statistics in buffers, which may share memory though Thunder does not know of it."""
 

@@ -22,6 +22,7 @@ Activations have gradients in which nothing overflows:
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from thunder_fuser.functions.define import (
     Backward,
     Composite,
     Function,
+    Rewrite,
     Table,
     as_type,
     compute_type,
@@ -67,6 +69,18 @@ def clip(input: Any, min: Any = None, max: Any = None) -> Any:
     return result if max is None else _bounded(result, max, ltorch.le)
 
 
+def _in_place(function: Function) -> Function:
+    """x.clamp_(0)  ->  copy_(clip(x, 0), x): Thunder's own calls its function, not ours."""
+
+    @functools.wraps(function)
+    def call(input: Any, *args: Any, **kwargs: Any) -> Any:
+        result = function(input, *args, **kwargs)
+        fits = result is not NotImplemented and result.shape == input.shape
+        return ltorch.copy_(input, result) if fits else NotImplemented
+
+    return call
+
+
 def _bounded(x: Any, bound: Any, within: Function) -> Any:
     """x within the bound; NaN where x or the bound is NaN, without a gradient."""
     result = ltorch.where(within(x, bound), x, bound)
@@ -77,15 +91,10 @@ def _bounded(x: Any, bound: Any, within: Function) -> Any:
 def copysign(input: Any, other: Any) -> Any:
     """Thunder's function, which takes -0.0 and -NaN for positive, and the type of input alone."""
     if isinstance(other, TensorProxy):
-        dtype = max(input.dtype, promoted(input, other), key=lambda dtype: dtype.bytes)
-        return ltorch.copysign(as_type(input, dtype), other)
+        widest = max(input.dtype, promoted(input, other), key=lambda dtype: dtype.bytes)
+        return ltorch.copysign(as_type(input, widest), other)
     number = other.value if is_known_number(other) else other
     return ltorch.copysign(input, math.copysign(1.0, number) if type(number) is float else other)
-
-
-def _itself(input: Any) -> Any:
-    """The conjugate of real numbers, for a Rewrite is not asked for complex ones."""
-    return input
 
 
 def lerp(input: Any, end: Any, weight: Any) -> Any:
@@ -129,25 +138,18 @@ def _first(better: Any, x: Any, y: Any) -> Any:
     return ltorch.where(better | ltorch.isnan(y), x, y)
 
 
-_FLOATS = (dtypes.float32, dtypes.float64)
-
-
 def _pair(value: Function, gradients: Function) -> Composite:
     """value(x, y), and gradients(x, y, dz) -> (dx, dy), in float32 or float64."""
 
     def forward(x: Any, y: Any) -> tuple[Any, Backward]:
-        kind = _FLOATS[dtypes.float64 in map(compute_type, (x, y))]
+        kind = max(compute_type(x), compute_type(y), key=lambda dtype: dtype.bytes)
         both = as_type(x, kind), as_type(y, kind)
 
         def backward(g: Any) -> Any:
             for operand, gradient in zip((x, y), gradients(*both, as_type(g, kind)), strict=True):
                 yield operand, sum_to(gradient, operand.shape)
 
-        # 0-dim tensors count only if both are 0-dim.
-        ranked = [operand for operand in (x, y) if operand.ndim] or [x, y]
-        types = {dtypes.to_strong_dtype(operand.dtype) for operand in ranked}
-        common = types.pop() if len(types) == 1 else _FLOATS[dtypes.float64 in types]
-        return as_type(value(*both), common), backward
+        return as_type(value(*both), promoted(x, y)), backward
 
     def refuses(x: Any, y: Any, **named: Any) -> Reject | None:
         return Reject("more arguments than two") if named else refuses_floats("a function", x, y)
@@ -283,11 +285,8 @@ def _logit(x: Any, eps: Any = None) -> Curve:
 
 
 def _cast(dtype: dtypes.dtype) -> Function:
-    """A cast to a type; a tensor of that type is returned itself.
-
-    `to` would not do: Thunder treats its result as a view, and loses gradients at a later in-place
-    write.
-    """
+    """A cast to a type; a tensor of that type is returned itself."""
+    # `to` would not do: Thunder takes its result for a view, and loses gradients at later writes.
     return lambda input: maybe_convert_to_dtype(input, dtype)
 
 
@@ -331,11 +330,12 @@ POINTWISE: Table = {
         rad2deg=lambda input: input * (180 / math.pi),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
     ),
+    **rewrites("torch.", clamp_=_in_place(clip)),
+    **rewrites("torch.Tensor.", copysign_=_in_place(copysign), lerp_=_in_place(lerp)),
     **rewrites("torch.nn.functional.", dropout, may_be_view=True),
-    # Left to torch they keep their argument for the backward.
-    **rewrites(
-        "torch.", may_be_view=True, conj=_itself, conj_physical=_itself, resolve_conj=_itself,
-    ),
+    # Of real numbers: a Rewrite is not asked for others. torch would keep it for the backward.
+    **{f"torch.{name}": Rewrite(lambda input: input, may_be_view=True)
+       for name in ("conj", "conj_physical", "resolve_conj")},
     **CASTS,
     # Composites with their own gradients.
     "torch.celu": _activation(_celu),

@@ -84,7 +84,7 @@ def _rewritten(fusion: Fusion, rule: Rule, ops: frozenset[str]) -> tuple[Changes
         if isinstance(new, list):
             records += new
         else:
-            replaced[old.outputs[0]] = new
+            replaced[old.outputs[0]] = replaced.get(str(new), new)  # rules may read the old fusion
         if new != [record]:
             changes.append((record, new))
     return tuple(changes), define(tuple(records)) if changes else fusion

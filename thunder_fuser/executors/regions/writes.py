@@ -155,10 +155,10 @@ class _Group:
         self._end = at
 
     def _takes_region(self, region: Region) -> bool:
-        """True for a region, unless the last item is one too: the partition kept these apart."""
+        """True unless the last item is a region too, or it moves only: partition kept it apart."""
         regions = [item for item in self._inside if isinstance(item, Region)]
         follows = bool(regions) and self._inside[-1] is regions[-1]
-        if region.makes_views or region.is_backward or follows:
+        if region.moves_only or region.is_backward or follows:
             return False
         places = {*map(_place, (*regions, region))}
         size = sum(len(each.leaves) for each in (*regions, region))

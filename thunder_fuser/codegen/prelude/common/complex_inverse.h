@@ -57,7 +57,7 @@ DEVICE c128 c_atanh(c128 z) {
   if (x < 1e-9 && y < 1e-9) return z;
   if (c_is_large(x, y)) {
     const double size = hypot(x / 2, y / 2);
-    return {copysign(x / size / size / 4, z.re), quarter};
+    return {copysign(x / size / size / 4, z.re), quarter - copysign(y / size / size / 4, z.im)};
   }
   const double rest = 1 - x, small = y < 1e-150 ? 0.0 : y * y;
   const bool at_pole = rest == 0.0 && y < 1e-9;
