@@ -51,6 +51,7 @@ DIVIDED = "torch's gradient of a product divides by its factors where none of al
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
 MASKED = "torch's gradient of nan_to_num is NaN where it multiplies an infinity by 0"
 WHOLE = "the power of a negative number is NaN unless the exponent is whole, and it nearly is"
+LARGE = "a large exponent magnifies the last digit of its base"
 NEGATIVE = "torch.compile writes an argument that is a negative view with the wrong sign"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
@@ -99,6 +100,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return POLE
     if name in ("pow", "pow_") and _is_nearly_whole(*args[:2]):
         return WHOLE
+    if name in ("pow", "pow_") and _magnifies(args[1], out):
+        return LARGE
     if name == "copysign" and not _is_finite(first):
         return SIGNS
     if name == "clamp" and len(tensors) == 3:
@@ -130,6 +133,13 @@ def _is_nearly_whole(base: Any, exponent: Any) -> bool:
     past = (exponent - exponent.round()).abs()
     near = (past > 0) & (past <= 8 * torch.finfo(exponent.dtype).eps * exponent.abs())
     return bool((near & (torch.as_tensor(base) < 0)).any())
+
+
+def _magnifies(exponent: Any, power: torch.Tensor) -> bool:
+    """Whether an exponent is so large that the last digit of the base decides about the power."""
+    number = exponent if isinstance(exponent, torch.Tensor) else torch.tensor(1.0 * exponent)
+    is_large = number.abs() * torch.finfo(power.dtype).eps >= 1
+    return bool((is_large & power.isfinite() & (power != 0)).any())
 
 
 def _cancels(x: torch.Tensor, mean: torch.Tensor) -> bool:
@@ -319,6 +329,12 @@ def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) 
     return x + a * b * value
 
 
+def _add(x: Any, other: Any, alpha: Any = 1) -> Any:
+    """torch's vectorised kernel multiplies and adds in one step, where no product overflows."""
+    is_inexact_sum = isinstance(x, torch.Tensor) and is_inexact(x) and alpha != 1
+    return x + other * alpha if is_inexact_sum else None
+
+
 def _addcdiv(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> torch.Tensor:
     """torch's kernel for a CPU multiplies first, and may overflow; that for a GPU divides first."""
     return x + value * (a / b)
@@ -331,6 +347,7 @@ def _erf(x: torch.Tensor) -> Any:
 
 
 OTHERWISE: dict[str, Callable[..., Any]] = {
+    "add": _add,
     "addcdiv": _addcdiv,
     "addcmul": _addcmul,
     "erf": _erf,

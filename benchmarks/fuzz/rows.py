@@ -62,7 +62,7 @@ MEANINGS = {
     "fd.ops.where({b}, {x}, {x2})": "torch.where({b}, {x}, {x2})",
     "fd.ops.clamp({x}, {n}, {n2})": "torch.clamp(up({x}), {n}, {n2})",
     "fd.ops.lerp({f}, {f2}, {f3})": "torch.lerp(up({f}), up({f2}), up({f3}))",
-    "fd.ops.addcmul({f}, {f2}, {f3})": "up({f}) + up({f2}) * up({f3})",
+    "fd.ops.addcmul({f}, {f2}, {f3})": "torch.addcmul(up({f}), up({f2}), up({f3}))",
     "fd.ops.cast({x}, dtype={t})": "{x}.to({t})",
     "fd.ops.cast({x}, {t})": "{x}.to({t})",
     "fd.ops.cast(fd.ops.cast({f}, {e}), {t})": "{f}.to({e}).to({t})",

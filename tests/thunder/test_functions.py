@@ -52,7 +52,7 @@ def name_of(id: str) -> str:
 # Dropout is in test_random_regions.py: no two draws are equal.
 WITHOUT_SAMPLES = {
     "torch.Tensor.repeat", "torch.nn.functional.fold", "torch.nn.functional.unfold",
-    "torch.grouped_mm", "torch.nn.functional.dropout", *RECURRENT,
+    "torch.grouped_mm", "torch.nn.functional.dropout", "torch.threshold", *RECURRENT,
 }  # fmt: skip
 WITHOUT_SAMPLES |= {id for id in FUNCTIONS if id.endswith("_")}  # test_gradients.py has these
 TESTED = [

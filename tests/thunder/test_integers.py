@@ -171,3 +171,13 @@ def test_counts(dtype: torch.dtype, other: torch.dtype) -> None:
 )  # fmt: skip
 def test_what_was_wrong(op: str, dtype: torch.dtype, y: Any) -> None:
     check({op: (OPS | OF_NUMBERS)[op]}, tensor(dtype), y)
+
+
+@pytest.mark.parametrize("numbers", [(2, 0.5), (1.5, 3), (2, -1.5), (True, 7)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int8, torch.float32], ids=str)
+def test_a_threshold_keeps_the_type(dtype: torch.dtype, numbers: tuple[Any, Any]) -> None:
+    def function(x: Any) -> Any:
+        return torch.nn.functional.threshold(x, *numbers).clamp(2, 2), torch.threshold(x, *numbers)
+
+    x = torch.tensor([1, 2, 3, -4], dtype=dtype)
+    torch.testing.assert_close(jit(function, strict=True)(x), function(x), rtol=0, atol=0)

@@ -314,7 +314,7 @@ POINTWISE: Table = {
     ),
     **rewrites(
         "torch.", clip, copysign, heaviside, lerp, sinc,
-        clamp=clip,
+        clamp=clip, clamp_=_in_place(clip),
         clamp_max=lambda input, max: clip(input, None, max),
         clamp_min=lambda input, min: clip(input, min, None),
         deg2rad=lambda input: input * (math.pi / 180),
@@ -328,9 +328,12 @@ POINTWISE: Table = {
         isneginf=lambda input: input == -math.inf,
         isposinf=lambda input: input == math.inf,
         rad2deg=lambda input: input * (180 / math.pi),
+        threshold=lambda input, threshold, value, inplace=False: (  # integers stay integers
+            NotImplemented if inplace or dtypes.is_float_dtype(input.dtype)
+            else ltorch.where(input > int(threshold), input, int(value))
+        ),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
     ),
-    **rewrites("torch.", clamp_=_in_place(clip)),
     **rewrites("torch.Tensor.", copysign_=_in_place(copysign), lerp_=_in_place(lerp)),
     **rewrites("torch.nn.functional.", dropout, may_be_view=True),
     # Of real numbers: a Rewrite is not asked for others. torch would keep it for the backward.

@@ -209,7 +209,9 @@ def _match(
     h, w, b = _operands(product)
     if refused := _refuses_operands(h, w, b):
         return refused
-    if not all(_is_of_thunder(bsyms[at]) for at in chain.dropped):
+    called = {bsyms[at].sym for at in chain.dropped}
+    # Thunder makes an executor for an autograd.Function of the user.
+    if ltorch.checkpoint in called or any(symbol.executor for symbol in called):
         return Reject("logits of a custom function, which has its own gradient, or of a checkpoint")
     sums = None if chain.sums is None else bsyms[chain.sums]
     ends = [at] if chain.sums is None else [at, chain.sums]
@@ -234,11 +236,6 @@ def _match(
         tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), (of_h, of_w, of_b), rows,
         sums,
     )  # fmt: skip
-
-
-def _is_of_thunder(bsym: BoundSymbol) -> bool:
-    """False for an autograd.Function of the user, for which Thunder makes an executor."""
-    return bsym.sym.executor is None and bsym.sym.id != ltorch.checkpoint.id
 
 
 def _refuses_operands(h: Any, w: Any, b: Any) -> Reject | None:
