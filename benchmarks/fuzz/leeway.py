@@ -52,6 +52,7 @@ TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros
 MASKED = "torch's gradient of nan_to_num is NaN where it multiplies an infinity by 0"
 WHOLE = "the power of a negative number is NaN unless the exponent is whole, and it nearly is"
 LARGE = "a large exponent magnifies the last digit of its base"
+LEAST = "gelu of the least number of half is half of it, which rounds to it or to 0"
 NEGATIVE = "torch.compile writes an argument that is a negative view with the wrong sign"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
@@ -96,6 +97,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return SCORES  # a kernel of attention's gradient takes exp(score - logsumexp) for it
     if name == "gelu_backward" and not _is_finite(first):
         return GELU
+    if name == "gelu" and first.dtype is torch.float16 and _has_least(first):
+        return LEAST
     if name == "digamma" and bool((first == 0).any()):
         return POLE
     if name in ("pow", "pow_") and _is_nearly_whole(*args[:2]):
@@ -133,6 +136,11 @@ def _is_nearly_whole(base: Any, exponent: Any) -> bool:
     past = (exponent - exponent.round()).abs()
     near = (past > 0) & (past <= 8 * torch.finfo(exponent.dtype).eps * exponent.abs())
     return bool((near & (torch.as_tensor(base) < 0)).any())
+
+
+def _has_least(x: torch.Tensor) -> bool:
+    least = torch.finfo(torch.float16).smallest_normal * 2.0**-10
+    return bool((x.abs() == least).any())
 
 
 def _magnifies(exponent: Any, power: torch.Tensor) -> bool:
@@ -275,8 +283,10 @@ def _pow(x: Any, exponent: Any) -> Any:
 
 
 def _sub(x: Any, other: Any, alpha: Any = 1) -> Any:
-    """torch negates the number as an int64, in which -2**63 is its own negative."""
-    return None if alpha != -(2**63) else x - other * float(alpha)
+    """As for add; and torch negates the number as an int64, in which -2**63 is its own negative."""
+    if alpha == -(2**63):
+        return x - other * float(alpha)
+    return _add(x, other, -alpha) if alpha != 1 else None
 
 
 def _signbit(x: torch.Tensor) -> torch.Tensor:

@@ -321,6 +321,7 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
         lambda x: torch.ops.aten.gelu_backward(x, x * 0, approximate="tanh"), [INF], [1.0],
     ),
     leeway.WHOLE: (lambda x: torch.tensor(-2.0) ** x, [3.0000002], [3.0, 3.5]),
+    leeway.LEAST: (lambda x: torch.nn.functional.gelu(x.half()), [6e-8], [0.0, 1e-3]),
     leeway.LARGE: (lambda x: torch.tensor(1.0) ** x, [2.0**53], [2.0**20]),
     leeway.EQUAL_BOUNDS: (lambda x: x.clamp(x * 0, x * 0), [-1.0], [1.0]),
     leeway.MASKED: (

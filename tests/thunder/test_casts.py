@@ -140,3 +140,17 @@ def test_what_is_made_of_a_number_is_equal_to_it(dtype: torch.dtype) -> None:
 
 def _stacked(found: Any) -> torch.Tensor:
     return torch.stack([one for row in found for one in row])
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_an_integer_has_no_negative_zero(dtype: torch.dtype, emulate: bool) -> None:
+    """gcc takes the float of an integer of a float for trunc, which is -0.0 for -0.5."""
+
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        types = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+        return [1 / x.to(kind).to(dtype) for kind in types]
+
+    x = torch.tensor([-0.5, -0.0, 0.75, -1e-30, 0.0, 1.0, 100.9], dtype=dtype).repeat(40)
+    got = jit(function, strict=True, emulate=emulate)(x)
+    torch.testing.assert_close(got, function(x), rtol=0.01, atol=0)

@@ -181,3 +181,18 @@ def test_a_threshold_keeps_the_type(dtype: torch.dtype, numbers: tuple[Any, Any]
 
     x = torch.tensor([1, 2, 3, -4], dtype=dtype)
     torch.testing.assert_close(jit(function, strict=True)(x), function(x), rtol=0, atol=0)
+
+
+def test_comparisons_with_zero_are_of_the_common_type() -> None:
+    """That of a tensor of no dimension gives way: -2**63 is 0 in int32."""
+
+    def function(x: Any, y: Any) -> Any:
+        return torch.logical_and(x, y), torch.logical_or(x, y), torch.logical_xor(x, y)
+
+    for x, y in (
+        (torch.tensor(-(2**63)), torch.tensor([1, 0], dtype=torch.int32)),
+        (torch.tensor([1e-50, 0.0], dtype=torch.float64), torch.tensor([True, False])),
+        (torch.ones(0, dtype=torch.complex128), torch.tensor(1.0).to(torch.float8_e5m2)),
+    ):
+        for pair in ((x, y), (y, x)):
+            torch.testing.assert_close(jit(function)(*pair), function(*pair), rtol=0, atol=0)

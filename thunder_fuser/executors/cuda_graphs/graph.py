@@ -94,10 +94,7 @@ class Graph:
     def pays_twice(self) -> bool:
         """True if a second graph beside it saves copies of at least the bytes that it takes."""
         handed = sum(tensor.nbytes for tensor in self._outputs.handed.values())
-        return handed >= self._saved_bytes()
-
-    def _saved_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._outputs.saved)
+        return handed >= sum(tensor.nbytes for tensor in self._outputs.saved)
 
     def replay(self, args: Sequence[Any]) -> Sequence[Any]:
         """The results for arguments of the captured layout."""

@@ -46,7 +46,7 @@ Support = Callable[[BoundSymbol], "Reject | None"]
 Answer = tuple[DataType, ...] | Reject | None
 Types = Mapping[str, DataType | None]
 
-_UNKNOWN = (AttributeError, NotImplementedError, TypeError)
+_UNKNOWN = (AttributeError, KeyError, NotImplementedError, TypeError)
 _REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
 _OTHER = Reject("its result has another dtype in torch than in Thunder")
 _READS = Reject("it reads a value that has another dtype in torch than in Thunder")

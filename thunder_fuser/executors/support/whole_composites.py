@@ -97,6 +97,9 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
     (("pow", "sub"), "of bool",
      lambda bsym: DataType.Bool in _types(bsym)
      or any(isinstance(number, bool) for number in _numbers(bsym))),
+    # comparisons of each with 0; torch casts both to the common type first
+    (("logical_and", "logical_or", "logical_xor"), "tensors of several types",
+     lambda bsym: len(_types(bsym) - {DataType.Bool}) > 1),
     # a product in the second operand's type; torch casts that operand to the common type first
     (("add", "sub"), "integers with alpha",
      lambda bsym: (isinstance(alpha := bsym.kwargs.get("alpha", 1), TensorProxy) or alpha != 1)

@@ -1,5 +1,5 @@
 // provides: convert
-// needs: device types half half_bits
+// needs: device types half half_bits whole
 template <typename T> DEVICE T widen(T value) { return value; }
 DEVICE float widen(f16 value) { return f16_to_float(value.bits); }
 DEVICE float widen(bf16 value) { return bf16_to_float(value.bits); }
@@ -20,20 +20,30 @@ template <> struct Narrow<bf16> {
     return bf16{float_to_bf16(static_cast<float>(value))};
   }
 };
+template <> struct Narrow<i32> {
+  template <typename From> static DEVICE i32 from(From value) {
+    return static_cast<i32>(whole(value));
+  }
+};
+template <> struct Narrow<i64> {
+  template <typename From> static DEVICE i64 from(From value) {
+    return static_cast<i64>(whole(value));
+  }
+};
 // A negative or large value wraps, as torch's does: a float goes through an integer that holds it.
 template <> struct Narrow<u8> {
   template <typename From> static DEVICE u8 from(From value) {
-    return static_cast<u8>(static_cast<i64>(value));
+    return static_cast<u8>(static_cast<i64>(whole(value)));
   }
 };
 template <> struct Narrow<i8> {
   template <typename From> static DEVICE i8 from(From value) {
-    return static_cast<i8>(static_cast<i32>(value));
+    return static_cast<i8>(static_cast<i32>(whole(value)));
   }
 };
 template <> struct Narrow<i16> {
   template <typename From> static DEVICE i16 from(From value) {
-    return static_cast<i16>(static_cast<i32>(value));
+    return static_cast<i16>(static_cast<i32>(whole(value)));
   }
 };
 
