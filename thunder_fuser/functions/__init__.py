@@ -17,6 +17,7 @@ define one. To add one, write a row in the table of its subject:
     collectives     all_gather_tensor and the like, of torch.distributed
     groups          products of groups and counts, as a mixture of experts takes them
     recurrent       one step of an LSTM, a GRU, a plain recurrent network
+    in_place        methods that write: those that Thunder lacks, or has by other functions
     kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
 
@@ -35,6 +36,7 @@ from thunder_fuser.functions.chunked_loss.symbol import CHUNKED_LOSS
 from thunder_fuser.functions.collectives import COLLECTIVES
 from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides, noted
 from thunder_fuser.functions.groups import GROUPS
+from thunder_fuser.functions.in_place import define, rewritten
 from thunder_fuser.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.functions.losses import LOSSES
 from thunder_fuser.functions.movement import MOVEMENT, UNNAMED
@@ -46,10 +48,11 @@ from thunder_fuser.trace.op import Reject
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
     "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
-    "groups": GROUPS, "recurrent": RECURRENT,
+    "groups": GROUPS, "recurrent": RECURRENT, "in_place": rewritten(POINTWISE),
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: table[name] for table in TABLES.values() for name in table}
+define(FUNCTIONS)
 FUNCTIONS |= CHUNKED_LOSS  # not one of torch's
 FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 

@@ -22,7 +22,6 @@ Activations have gradients in which nothing overflows:
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -67,18 +66,6 @@ def clip(input: Any, min: Any = None, max: Any = None) -> Any:
         return NotImplemented
     result = input if min is None else _bounded(input, min, ltorch.ge)
     return result if max is None else _bounded(result, max, ltorch.le)
-
-
-def _in_place(function: Function) -> Function:
-    """x.clamp_(0)  ->  copy_(clip(x, 0), x): Thunder's own calls its function, not ours."""
-
-    @functools.wraps(function)
-    def call(input: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(input, *args, **kwargs)
-        fits = result is not NotImplemented and result.shape == input.shape
-        return ltorch.copy_(input, result) if fits else NotImplemented
-
-    return call
 
 
 def _bounded(x: Any, bound: Any, within: Function) -> Any:
@@ -314,7 +301,7 @@ POINTWISE: Table = {
     ),
     **rewrites(
         "torch.", clip, copysign, heaviside, lerp, sinc,
-        clamp=clip, clamp_=_in_place(clip),
+        clamp=clip,
         clamp_max=lambda input, max: clip(input, None, max),
         clamp_min=lambda input, min: clip(input, min, None),
         deg2rad=lambda input: input * (math.pi / 180),
@@ -334,7 +321,6 @@ POINTWISE: Table = {
         ),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
     ),
-    **rewrites("torch.Tensor.", copysign_=_in_place(copysign), lerp_=_in_place(lerp)),
     **rewrites("torch.nn.functional.", dropout, may_be_view=True),
     # Of real numbers: a Rewrite is not asked for others. torch would keep it for the backward.
     **{f"torch.{name}": Rewrite(lambda input: input, may_be_view=True)
