@@ -23,7 +23,6 @@ OPERANDS: dict[str, tuple[Any, ...]] = {
     "addr_": (ONE, torch.ones(2), torch.ones(4)),
     "baddbmm_": (torch.ones(3, 2, 4), torch.ones(3, 2, 5), torch.ones(3, 5, 4)),
     "arccos_": (UNIT,), "arcsin_": (UNIT,), "arctanh_": (UNIT,), "arccosh_": (ABOVE,),
-    "bitwise_left_shift_": (COUNTS, 2), "bitwise_right_shift_": (COUNTS, 1),
     "gcd_": (COUNTS, OTHERS), "lcm_": (COUNTS, OTHERS),
     "clamp_max_": (ONE, 0.5), "clamp_min_": (ONE, 0.5), "clip_": (ONE, -0.3, 0.5),
     "cumprod_": (ONE, 1), "fill_": (ONE, 2.5), "igamma_": (TWO, TWO + 1), "igammac_": (TWO, TWO),
@@ -96,6 +95,12 @@ def test_a_result_that_the_type_does_not_hold(name: str) -> None:
     for run in (jit(lambda x: getattr(x * 1, name)()), lambda x: getattr(x, name)()):
         with pytest.raises(RuntimeError, match="can't be cast"):
             run(COUNTS.clone())
+
+
+@pytest.mark.parametrize("function", [torch.sigmoid_, torch.Tensor.sigmoid_, torch.nan_to_num_])
+def test_as_a_function(function: Any) -> None:
+    write = lambda x: function(x * 2) + 1  # noqa: E731
+    torch.testing.assert_close(jit(write, strict=True)(ONE), write(ONE))
 
 
 def test_fill_with_a_row() -> None:

@@ -52,7 +52,7 @@ TABLES: dict[str, Table] = {
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: table[name] for table in TABLES.values() for name in table}
-define(FUNCTIONS)
+WRITES = define(FUNCTIONS)
 FUNCTIONS |= CHUNKED_LOSS  # not one of torch's
 FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
@@ -74,7 +74,7 @@ def register(executor: Executor) -> None:
             grad_transform=function.gradient,
         )
     unnamed = UNNAMED | collectives.lookasides()
-    executor._lookasides.update(lookasides(rewrites) | unnamed | on_dtensors)
+    executor._lookasides.update(lookasides(rewrites) | WRITES | unnamed | on_dtensors)
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:

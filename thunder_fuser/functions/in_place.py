@@ -12,7 +12,7 @@ here; for others it raises an AttributeError. Methods that change a shape or dra
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import thunder.torch as ltorch
@@ -22,18 +22,16 @@ from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.functions.define import Composite, Rewrite
-
-Function = Callable[..., Any]
+from thunder_fuser.functions.define import Composite, Function, Rewrite, noted
 
 MISSING = (
     "absolute_", "addbmm_", "addmm_", "addmv_", "addr_", "arccos_", "arccosh_", "arcsin_",
-    "arcsinh_", "arctan2_", "arctan_", "arctanh_", "baddbmm_", "bitwise_left_shift_",
-    "bitwise_right_shift_", "clamp_max_", "clamp_min_", "clip_", "cumprod_", "deg2rad_",
-    "divide_", "fill_", "fix_", "frac_", "gcd_", "greater_", "greater_equal_", "heaviside_",
-    "hypot_", "i0_", "igamma_", "igammac_", "index_fill_", "lcm_", "ldexp_", "less_",
-    "less_equal_", "logit_", "masked_scatter_", "multiply_", "nan_to_num_", "negative_",
-    "not_equal_", "rad2deg_", "sgn_", "sigmoid_", "sinc_", "subtract_", "xlogy_",
+    "arcsinh_", "arctan2_", "arctan_", "arctanh_", "baddbmm_", "clamp_max_", "clamp_min_",
+    "clip_", "cumprod_", "deg2rad_", "divide_", "fill_", "fix_", "frac_", "gcd_", "greater_",
+    "greater_equal_", "heaviside_", "hypot_", "i0_", "igamma_", "igammac_", "index_fill_",
+    "lcm_", "ldexp_", "less_", "less_equal_", "logit_", "masked_scatter_", "multiply_",
+    "nan_to_num_", "negative_", "not_equal_", "rad2deg_", "sgn_", "sigmoid_", "sinc_",
+    "subtract_", "xlogy_",
 )  # fmt: skip
 
 
@@ -56,17 +54,20 @@ def rewritten(functions: Mapping[str, Rewrite | Composite]) -> dict[str, Rewrite
     }  # fmt: skip
 
 
-def define(functions: Mapping[str, Rewrite | Composite]) -> None:
-    """Gives Thunder the methods that it lacks, and whose functions it has."""
+def define(functions: Mapping[str, Rewrite | Composite]) -> dict[Function, Function]:
+    """Gives Thunder the methods that it lacks, and whose functions it has; {torch's: Thunder's}."""
+    defined: dict[Function, Function] = {}
     for name in MISSING:
         function = _filled if name == "fill_" else _function_of(name[:-1], functions)
         called = [getattr(torch, name)] if hasattr(torch, name) else []
         if function is None or hasattr(ltorch, name):
             continue
-        ltorch.torchsymbol(
+        symbol = ltorch.torchsymbol(
             *called, is_method=True, id=f"torch.Tensor.{name}", tags=(OpTags.IN_PLACE,),
             out_of_place=function,
         )(_written(function, name))  # fmt: skip
+        defined |= dict.fromkeys([*called, getattr(torch.Tensor, name)], noted(symbol))
+    return defined
 
 
 def _function_of(name: str, functions: Mapping[str, Rewrite | Composite]) -> Function | None:
