@@ -36,7 +36,7 @@ from thunder_fuser.functions.chunked_loss.symbol import CHUNKED_LOSS
 from thunder_fuser.functions.collectives import COLLECTIVES
 from thunder_fuser.functions.define import Composite, Rewrite, Table, lookasides, noted
 from thunder_fuser.functions.groups import GROUPS
-from thunder_fuser.functions.in_place import define, rewritten
+from thunder_fuser.functions.in_place import define_methods, rewritten
 from thunder_fuser.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.functions.losses import LOSSES
 from thunder_fuser.functions.movement import MOVEMENT, UNNAMED
@@ -52,7 +52,7 @@ TABLES: dict[str, Table] = {
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: table[name] for table in TABLES.values() for name in table}
-WRITES = define(FUNCTIONS)
+WRITES = define_methods(FUNCTIONS)
 FUNCTIONS |= CHUNKED_LOSS  # not one of torch's
 FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 

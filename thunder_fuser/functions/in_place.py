@@ -54,7 +54,7 @@ def rewritten(functions: Mapping[str, Rewrite | Composite]) -> dict[str, Rewrite
     }  # fmt: skip
 
 
-def define(functions: Mapping[str, Rewrite | Composite]) -> dict[Function, Function]:
+def define_methods(functions: Mapping[str, Rewrite | Composite]) -> dict[Function, Function]:
     """Gives Thunder the methods that it lacks, and whose functions it has; {torch's: Thunder's}."""
     defined: dict[Function, Function] = {}
     for name in MISSING:
