@@ -74,7 +74,8 @@ def has_step(body: str) -> bool:
 
 def reason_in(body: str, program: Program) -> str:
     """Why the statements of a program may give anything."""
-    if "'torchcompile'" in program.executors and "torch._neg_view(" in program.text:
+    is_negative = "torch._neg_view(" in program.text or ".conj().imag" in program.text
+    if "'torchcompile'" in program.executors and is_negative:
         return NEGATIVE
     return next((why for row, why in STATEMENTS.items() if re.search(row, body)), "")
 
@@ -350,6 +351,13 @@ def _addcdiv(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) 
     return x + value * (a / b)
 
 
+def _div(x: Any, other: Any, *, rounding_mode: Any = None) -> Any:
+    """CUDA's kernel multiplies by the inverse of a number, which may be infinite."""
+    is_number = isinstance(other, (int, float)) and other != 0 and rounding_mode is None
+    is_divided = isinstance(x, torch.Tensor) and x.is_floating_point() and is_number
+    return x * (1.0 / other) if is_divided else None
+
+
 def _erf(x: torch.Tensor) -> Any:
     """torch's vectorised kernel makes 0 of the least number of half, whose erf rounds to itself."""
     is_short = x.dtype in (torch.float16, torch.bfloat16)
@@ -360,8 +368,9 @@ OTHERWISE: dict[str, Callable[..., Any]] = {
     "add": _add,
     "addcdiv": _addcdiv,
     "addcmul": _addcmul,
-    "erf": _erf,
     "clamp": _clamp,
+    "div": _div,
+    "erf": _erf,
     "gelu": _gelu,
     "pow": _pow,
     "sub": _sub,

@@ -49,7 +49,9 @@ EXACT = set(words(
 
 # What they make of integers and a Python float is weak in Thunder, and its own tests hold that
 # (test_core.py: 2.0 - i64 + f16 and i64 + 3.0 + f16 are f16). Other floats of integers are torch's.
-KEEP_INTEGERS = set(words("add sub rsub mul pow remainder fmod where clamp clamp_min clamp_max"))
+KEEP_INTEGERS = set(words(
+    "add sub rsub mul pow remainder fmod floor_divide where clamp clamp_min clamp_max"
+))  # fmt: skip
 
 # Their error grows with the operands, not with the result.
 REDUCING = set(words(
@@ -106,6 +108,8 @@ REFUSED_BY_TORCH_ALONE = {
     "view size is not compatible": "Thunder has no strides, and our results are row-major",
     "Boolean inputs not supported for relu": "inductor takes them, beside the fuser",
     "cannot be converted to type int64_t": "Thunder takes integers of any size",
+    "int too big to convert": "the same",
+    "Autograd not support dtype": "torch's sum of floats as integers requires a gradient",
     "cannot be converted to type c10::": "a number beyond a 16-bit float is infinite there",
     "Subtraction, the `-` operator, with a bool": "torch's gradient of a power of bools",
     "Negation, the `-` operator, on a bool": "torch's gradient of atan2 of bools",
@@ -146,8 +150,14 @@ SAVES_RESULT = {
     "scaled_dot_product_attention": "torch's flash kernels read it in the backward, its others not",
 }
 
-# And a view of its result: each of torch's kernels leaves it in an order of its own.
+# torch refuses a view with other sizes of what is not row-major. Ours may have another order than
+# torch's: a region's results have that of its operands.
 LIES_OTHERWISE = "view size is not compatible"
+ORDERED_OTHERWISE = {
+    "scaled_dot_product_attention": "each of torch's kernels leaves it in an order of its own",
+    "softmax(": "torch's is row-major, whatever its operand",
+    "logsigmoid(": "the same, on a CPU",
+}
 
 # 16-bit floats are computed in float32 and rounded where a region ends: runs with these in their
 # place are held against, too.

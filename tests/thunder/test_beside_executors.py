@@ -224,6 +224,20 @@ def test_beside_what_torchcompile_compiles(way: str) -> None:
     _check("mlp", way)
 
 
+@pytest.mark.usefixtures("without_compiler")
+def test_torchcompile_knows_the_names_inside_of_operations() -> None:
+    """Thunder gave a value of its region the name of a part of sigmoid_, three levels deep."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        e = torch.exp(y)
+        x.sigmoid_()
+        return torch.floor(x) + e
+
+    x, y = torch.randn(3), torch.randn(3)
+    expected = function(x.clone(), y)
+    torch.testing.assert_close(_by_jit(torch_compile_ex)(function)(x, y), expected)
+
+
 def test_the_fuser_has_regions_in_each_place() -> None:
     """Else these tests would test nothing. What torchcompile takes first is not ours."""
     net, shape = PROGRAMS["mlp"][0]().double(), PROGRAMS["mlp"][1]

@@ -166,8 +166,8 @@ def test_each_helper_is_taken_and_by_its_own_code(monkeypatch: pytest.MonkeyPatc
 
         return run
 
-    for code, helper in fast_helpers._HELPERS.items():
-        monkeypatch.setitem(fast_helpers._HELPERS, code, noted(helper))
+    for code, helper in fast_helpers.HELPERS.items():
+        monkeypatch.setitem(fast_helpers.HELPERS, code, noted(helper))
     for make in PROGRAMS.values():
         jit(make())(torch.randn(3, 4))
     assert taken == {helper.__name__ for _, helper in fast_helpers.CODES}

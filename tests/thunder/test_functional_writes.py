@@ -309,6 +309,34 @@ def test_results_share_memory() -> None:
     assert b.untyped_storage()._cdata == v.untyped_storage()._cdata
 
 
+@pytest.mark.parametrize("jit", ["thunder.jit", "thunder_fuser.jit"])  # thunderfx splits there
+def test_a_view_that_a_call_makes(jit: str) -> None:
+    """It has no primitive; it is recomputed by the call where what it views is written."""
+
+    def function(x: Any, c: Any) -> Any:
+        y = x * 2
+        d = y.detach()
+        y[1:].mul_(3)
+        return (y * d).sum(), d, y
+
+    expected, got = (outcome(one, arguments()) for one in (function, JITS[jit](function)))
+    torch.testing.assert_close(got, expected)
+
+
+def test_detached_arguments_share_memory() -> None:
+    """The argument is written at the end, so its views are made behind that."""
+
+    def function(x: Any, c: Any) -> Any:
+        c[1:].mul_(2)
+        return x * 1, c.detach(), c[::2]
+
+    for jit in (thunder.jit(function, executors=[fuser]), function):
+        x, c = torch.ones(3, requires_grad=True), torch.arange(6.0).reshape(3, 2)
+        _, whole, rows = jit(x, c)
+        rows[0] = 7
+        assert whole.tolist() == c.tolist() == [[7.0, 7.0], [4.0, 6.0], [8.0, 10.0]]
+
+
 def block(x: Any, c: Any) -> Any:
     """Activations and running statistics."""
     mean = torch.zeros(3)

@@ -6,6 +6,7 @@ Numbers are small, at the ends of a type, beyond them, and beyond int64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -181,6 +182,12 @@ def test_a_threshold_keeps_the_type(dtype: torch.dtype, numbers: tuple[Any, Any]
 
     x = torch.tensor([1, 2, 3, -4], dtype=dtype)
     torch.testing.assert_close(jit(function, strict=True)(x), function(x), rtol=0, atol=0)
+
+
+def test_a_threshold_to_infinity_is_refused_in_torchs_words() -> None:
+    for numbers in ((2, -math.inf), (math.nan, 3)):
+        with pytest.raises(RuntimeError, match="cannot be converted to type uint8_t"):
+            jit(lambda x, n=numbers: torch.threshold(x, *n))(torch.ones(3, dtype=torch.uint8))
 
 
 def test_comparisons_with_zero_are_of_the_common_type() -> None:

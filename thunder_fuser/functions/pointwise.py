@@ -316,7 +316,8 @@ POINTWISE: Table = {
         isposinf=lambda input: input == math.inf,
         rad2deg=lambda input: input * (180 / math.pi),
         threshold=lambda input, threshold, value, inplace=False: (  # integers stay integers
-            NotImplemented if inplace or dtypes.is_float_dtype(input.dtype)
+            NotImplemented
+            if inplace or dtypes.is_float_dtype(input.dtype) or not math.isfinite(threshold + value)
             else ltorch.where(input > int(threshold), input, int(value))
         ),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),

@@ -32,7 +32,7 @@ from torch.nn.modules import module as of_torch
 
 from thunder_fuser.base.threads import Bounded
 from thunder_fuser.options import OPTIONS, option
-from thunder_fuser.thunder_patches.interpreter_helpers import run, shortened
+from thunder_fuser.thunder_patches.interpreter_helpers import HELPERS, run
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -112,7 +112,7 @@ def detour_helpers(hooks: Hooks) -> None:
     of_thunder = interpreter._setup_frame_and_run_python_function
 
     def interpret(compiled: Any, running: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        helper = shortened(unwrap(function).__code__)
+        helper = HELPERS.get(id(unwrap(function).__code__))
         if helper is not None and _is_on(hooks):
             result = run(helper, function, args, kwargs)
             if result is not NotImplemented:

@@ -34,21 +34,14 @@ from torch import nn
 
 from thunder_fuser.thunder_patches.patch import there
 
+# Called with a function and its arguments. It returns the function's result; or NotImplemented
+# before it has called anything, and then Thunder interprets the function.
 Helper = Callable[..., Any]
 _BUILTIN = (dict, list, tuple)
 
 
 class _RaisedError(Exception):
     """The interpreted program has raised; Thunder keeps the exception."""
-
-
-def shortened(code: CodeType) -> Helper | None:
-    """The helper that replaces an interpreted function with this code; None for most codes.
-
-    Its first argument is the function, the others are the function's. It returns the result; or
-    NotImplemented before it has called anything, and then Thunder interprets the function.
-    """
-    return _HELPERS.get(id(code))
 
 
 def run(helper: Helper, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -262,5 +255,5 @@ CODES: tuple[tuple[CodeType, Helper], ...] = (  # before anything in Thunder is 
     (interpreter.SequenceIter.__next__.__code__, _next_of_sequence),
     (nn.Module.__getattr__.__code__, _attribute_of_module),
 )
-# Keyed by identity: two codes of equal content compare equal.
-_HELPERS: dict[int, Helper] = {id(code): helper for code, helper in CODES}
+# {the identity of a function's code, for codes of equal content compare equal: its helper}
+HELPERS: dict[int, Helper] = {id(code): helper for code, helper in CODES}

@@ -5,11 +5,13 @@
     tree_flatten_with_dataclass   flattens a tree and builds it anew before it flattens it again
     Symbol.normalize              asks for the signature of a function again and again
 
-They return the same as Thunder's for every argument, so they replace Thunder's everywhere.
-
 Before Thunder claims the operations of a trace, it claims them on trial, to see whether the result
 waits for a collective. A function jitted with this executor skips the trial unless its trace has a
 wait: `claim_once`.
+
+    t4 = sigmoid_(a)            a region of torchcompile notes that t4 and t3 are taken, and t0 not:
+      t3 = sigmoid(a)           Thunder gives that name to a new value, too
+        t0 = neg(a)
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from thunder.core.proxies import Proxy
 from thunder.core.symbol import Symbol
 from thunder.core.trace import TraceCtx
 from thunder.distributed.prims import PrimIDs as Collectives
-from thunder.executors import passes
+from thunder.executors import passes, torch_compile
 from thunder.executors.torchex import wait_prim_impl
 
 from thunder_fuser.thunder_patches.patch import Hooks, replace_everywhere
-from thunder_fuser.trace.proxies import parts
+from thunder_fuser.trace.proxies import makes, parts
 
 _TREES = (tuple, list, dict, type(None))
 
@@ -77,6 +79,18 @@ def claim_once(hooks: Hooks) -> None:
     passes.transform_for_execution = transform_for_execution
 
 
+def note_inner_names(_: Hooks) -> None:
+    """From now on, torchcompile's regions give the names of all parts to no other value."""
+    of_thunder = torch_compile.transform_for_execution
+
+    def transform_for_execution(region: TraceCtx, executors_list: Any) -> TraceCtx:
+        inside = (part for bsym in region.bound_symbols for part in parts(bsym))
+        region.names.update(proxy.name for part in inside for proxy in makes(part))
+        return of_thunder(region, executors_list)
+
+    torch_compile.transform_for_execution = transform_for_execution
+
+
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:
     """The leaves of a tree, and its structure; TypeError for a type that Thunder does not know."""
     if type(args) in _TREES or isinstance(args, Proxy):
@@ -95,8 +109,7 @@ def tree_flatten_with_dataclass(tree: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _has_size(spec: Any) -> bool:
-    """True if the tree has a torch.Size, which Thunder rebuilds as a tuple. It is cached, since
-    printing a structure takes longer than making it."""
+    """True if the tree has a torch.Size, which Thunder rebuilds as a tuple."""
     return "Size[" in repr(spec)
 
 

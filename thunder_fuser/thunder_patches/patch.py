@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import linecache
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2s
 from importlib import import_module
@@ -21,6 +20,7 @@ from inspect import getattr_static
 from pathlib import Path
 from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal
+from unittest import mock
 
 import thunder
 from thunder.common import CompileData
@@ -39,6 +39,7 @@ DIGESTS = Path(__file__).with_name("digests.json")
 _AROUND = ("contextlib", "functools", "torch.autograd.function")  # whose decorators Thunder uses
 _INSIDE = ("__wrapped__", "__func__", "func", "fget")
 _DEFINES = ("def ", "async def ")
+replaced = mock.patch.object  # with replaced(owner, name, value): another value until the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,3 @@ def replace_everywhere(answers: Mapping[Any, Any]) -> None:
         for name, value in [*vars(module).items()]:
             if id(value) in by_identity:
                 setattr(module, name, by_identity[id(value)])
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """The attribute has another value until the block ends."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -111,6 +111,10 @@ PATCHES: tuple[Patch, ...] = (
          "thunder.executors.passes:transform_for_execution"),
     ),
     Patch(
+        "torchcompile gives a name to two values", "fix",
+        passes.note_inner_names, ("thunder.executors.torch_compile:transform_for_execution",),
+    ),
+    Patch(
         "Thunder's passes build our regions again from their ops, which do not say all", "fix",
         hooks.keep_regions,
         ("thunder.executors.passes:_update_fusion_call_ctx",

@@ -281,9 +281,9 @@ class _Rewriter(_Memories):
         return self.values.get(name, proxy)
 
     def _step(self, name: str) -> BoundSymbol | None:
-        """The primitive that makes a view; None if that is unknown, or detaches it."""
+        """What makes a view; None if that is unknown, or under no_grad."""
         link = self.links[name]
-        if link.step is None or not link.is_sure or link.step.sym.id not in _INVERSES:
+        if link.step is None or not link.is_sure:
             return None
         is_detached = _DETACHED in link.step.output.tags and self.root(name) in self.tracked
         return None if is_detached else link.step
@@ -307,14 +307,15 @@ class _Rewriter(_Memories):
         values = {name: value}
         for at in [other for other in self.above(name) if other in self.links]:
             step = self._step(at)
-            if step is None or elements_of(step.output) > elements_of(step.args[0]):
+            inverse = _INVERSES.get(step.sym.id) if step else None
+            if not (step and inverse) or elements_of(step.output) > elements_of(step.args[0]):
                 # The write may have changed the others or not.
                 for other in {*self.above(at), *self.touched(at)}:
                     if at not in self.above(other):
                         self.lost[other] = self.links[at], self.line
                 break
             viewed = step.args[0]
-            value = _INVERSES[step.sym.id](step, self._value(viewed), value)
+            value = inverse(step, self._value(viewed), value)
             values[self.of(viewed.name)] = value
         self.values.update(values)
         for written in values:

@@ -3,7 +3,7 @@
 
     t2 = getitem(b, 1)      ->  t1: slice_prim of b; t2: squeeze of t1
     t3 = reshape(b, (-1,))  ->  t3: reshape of b, in doubt: a view or a copy, as strides decide
-    t4 = diagonal(b)        ->  t4: a view of b, no step known
+    t4 = detach(b)          ->  t4: detach of b, the call itself
     t5 = repeat(b, 1)       ->  nothing: torch copies, though Thunder's primitives are views
 
 torch knows which of its functions return views. It is asked by calls on meta tensors, which have
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
@@ -33,7 +33,8 @@ from thunder_fuser.trace.proxies import MOVES, TORCH_VIEWS, makes, parts, reads
 class Link:
     """How a tensor views another.
 
-    parent: the name of the other. step: the primitive that makes the view; None if none does alone.
+    parent: the name of the other. step: the primitive, or else the call, that makes the view; None
+    if none does alone.
     is_sure: False if it may be a copy instead. by: the name of the user's operation.
     """
 
@@ -44,9 +45,8 @@ class Link:
 
     def is_like(self, other: Link) -> bool:
         """True if both are the same view of equal tensors."""
-        if self.step is None or other.step is None:
-            return False
-        return (self.step.sym.id, self.step.args[1:]) == (other.step.sym.id, other.step.args[1:])
+        steps = [(x.sym.id, x.args[1:], x.kwargs) for x in (self.step, other.step) if x is not None]
+        return len(steps) == 2 and steps[0] == steps[1]
 
     def is_apart(self, other: Link) -> bool:
         """True if both are slices of equal tensors that have no element in common."""
@@ -77,7 +77,9 @@ def links_of(bsym: BoundSymbol, layouts: EagerLayouts | None = None) -> dict[str
             links[at] = _link(bsym, steps[at], is_sure)
             at = links[at].parent
         if at != operand:
-            links[name] = Link(operand, None, is_sure, bsym.sym.name)
+            ends = [getattr(value, "name", "") for value in (*bsym.args[:1], bsym.output)]
+            step = bsym if ends == [operand, name] else None
+            links[name] = Link(operand, step, is_sure, bsym.sym.name)
     return links
 
 
@@ -85,15 +87,9 @@ def _link(bsym: BoundSymbol, step: BoundSymbol, is_sure: bool) -> Link:
     return Link(step.args[0].name, step, is_sure, bsym.sym.name)
 
 
-class _MayShare(NamedTuple):
-    view: str
-    operand: str
-    is_sure: bool
-
-
 def _shared(
     bsym: BoundSymbol, steps: dict[str, BoundSymbol], layouts: EagerLayouts | None
-) -> Iterator[_MayShare]:
+) -> Iterator[tuple[str, str, bool]]:
     """(a result, the operand whose memory it has, whether for all strides)"""
     results = {proxy.name for proxy in makes(bsym)}
     listed = bsym.sym.name in TORCH_VIEWS
@@ -112,7 +108,7 @@ def _shared(
     some, every = (some, every) if known is None else (known, known)
     for name, operand in sorted(some):
         if name != operand:
-            yield _MayShare(name, operand, (name, operand) in every)
+            yield name, operand, (name, operand) in every
 
 
 # --------------------------------------------------------------------------------- torch's answer
