@@ -54,6 +54,9 @@ WHOLE = "the power of a negative number is NaN unless the exponent is whole, and
 LARGE = "a large exponent magnifies the last digit of its base"
 LEAST = "gelu of the least number of half is half of it, which rounds to it or to 0"
 NEGATIVE = "torch.compile writes an argument that is a negative view with the wrong sign"
+BEYOND = "an integer beyond half is infinite there, and is not in float32"
+HARDSWISH = "torch's gradient of hardswish at NaN is that of its result"
+INVERSE = "torch multiplies by the inverse of a divisor, which is infinite"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
 # Statements whose results may be anything, and why.
@@ -98,8 +101,14 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return SCORES  # a kernel of attention's gradient takes exp(score - logsumexp) for it
     if name == "gelu_backward" and not _is_finite(first):
         return GELU
+    if name == "hardswish_backward" and bool(tensors[1].isnan().any()):
+        return HARDSWISH
+    if out.dtype is torch.float16 and any(map(_is_beyond_half, tensors)):
+        return BEYOND
     if name == "gelu" and first.dtype is torch.float16 and _has_least(first):
         return LEAST
+    if name == "reciprocal" and not out.is_complex() and bool((out.isinf() & (first != 0)).any()):
+        return INVERSE
     if name == "digamma" and bool((first == 0).any()):
         return POLE
     if name in ("pow", "pow_") and _is_nearly_whole(*args[:2]):
@@ -132,11 +141,17 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
 
 def _is_nearly_whole(base: Any, exponent: Any) -> bool:
     """Whether an exponent of a negative number may be whole where its last digits are others."""
-    if not (isinstance(exponent, torch.Tensor) and exponent.is_floating_point()):
+    is_real = not torch.as_tensor(base).is_complex()
+    if not (is_real and isinstance(exponent, torch.Tensor) and exponent.is_floating_point()):
         return False
     past = (exponent - exponent.round()).abs()
     near = (past > 0) & (past <= 8 * torch.finfo(exponent.dtype).eps * exponent.abs())
     return bool((near & (torch.as_tensor(base) < 0)).any())
+
+
+def _is_beyond_half(x: torch.Tensor) -> bool:
+    is_integer = not is_inexact(x) and x.dtype.itemsize > 1
+    return is_integer and bool((x.double().abs() > torch.finfo(torch.float16).max).any())
 
 
 def _has_least(x: torch.Tensor) -> bool:
@@ -358,6 +373,14 @@ def _div(x: Any, other: Any, *, rounding_mode: Any = None) -> Any:
     return x * (1.0 / other) if is_divided else None
 
 
+def _threshold(x: torch.Tensor, threshold: Any, value: Any) -> Any:
+    """CUDA's kernel has numbers of the type of x; the CPU's has floats beside 16 bits."""
+    if not x.is_floating_point():
+        return None
+    limit, other = torch.tensor([threshold, value], dtype=torch.float64).to(x).unbind()
+    return torch.where(x <= limit, other, x)
+
+
 def _erf(x: torch.Tensor) -> Any:
     """torch's vectorised kernel makes 0 of the least number of half, whose erf rounds to itself."""
     is_short = x.dtype in (torch.float16, torch.bfloat16)
@@ -374,6 +397,7 @@ OTHERWISE: dict[str, Callable[..., Any]] = {
     "gelu": _gelu,
     "pow": _pow,
     "sub": _sub,
+    "threshold": _threshold,
     "signbit": _signbit,
     "copysign": _copysign,
     "neg": _neg,

@@ -306,6 +306,13 @@ def test_what_may_differ_and_what_may_not() -> None:
     assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
 
 
+def test_near_a_pole() -> None:
+    """Of two of torch's runs, one infinite, any number that is larger than the other's is right."""
+    ours, eager = torch.tensor([1e8, -1e8]), torch.full((2,), torch.inf)
+    samples = [torch.full((2,), 1e7), torch.full((2,), 2e7)]
+    assert tolerance.wrong(ours, eager, samples).tolist() == [False, True]
+
+
 INF, NAN = float("inf"), float("nan")
 LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     # what is called, operands for which its result is open, and some for which it is not
@@ -323,6 +330,11 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     leeway.WHOLE: (lambda x: torch.tensor(-2.0) ** x, [3.0000002], [3.0, 3.5]),
     leeway.LEAST: (lambda x: torch.nn.functional.gelu(x.half()), [6e-8], [0.0, 1e-3]),
     leeway.LARGE: (lambda x: torch.tensor(1.0) ** x, [2.0**53], [2.0**20]),
+    leeway.INVERSE: (lambda x: 0 / x, [1e-40], [1.0, 0.0]),
+    leeway.BEYOND: (lambda x: x.half().sub_(x.int()), [1e5], [1e4]),
+    leeway.HARDSWISH: (
+        lambda x: torch.ops.aten.hardswish_backward(x.nan_to_num(), x), [NAN], [-4.0, INF],
+    ),
     leeway.EQUAL_BOUNDS: (lambda x: x.clamp(x * 0, x * 0), [-1.0], [1.0]),
     leeway.MASKED: (
         lambda x: torch.autograd.grad(x.requires_grad_().nan_to_num(), x, x.detach()), [INF], [1.0],
@@ -352,8 +364,9 @@ def test_other_kernels_of_torch_overflow_or_round_elsewhere() -> None:
     with tolerance.Shaken(1):
         found = (
             torch.addcdiv(large, large, large, value=2), torch.erf(least), large.double() / 1e-310,
+            torch.threshold(torch.tensor(torch.inf).half(), 1e30, 2),
         )  # fmt: skip
-    assert found[0].isfinite() and found[1] == least and found[2].isinf()
+    assert found[0].isfinite() and found[1] == least and found[2].isinf() and found[3] == 2
     assert torch.addcdiv(large, large, large, value=2).isinf()
 
 

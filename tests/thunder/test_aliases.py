@@ -370,3 +370,17 @@ def test_a_write_stays_before_a_read_that_thunder_does_not_know_to_be_of_its_mem
         return a, b, c, a.movedim(0, -1)
 
     assert torch.equal(jit(function, strict=True)(*arguments()), function(*arguments()))
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_the_gradient_of_one_tensor_that_is_two_arguments(shape: tuple[int, ...]) -> None:
+    """Both names had all of it. Thunder takes the zeros, which are written, for a view of a."""
+
+    def function(a: Any, b: Any) -> Any:
+        zeros = a.new_zeros(a.shape)
+        zeros.mul_(2)
+        return b * b * 3
+
+    x = torch.full(shape, 2.0, requires_grad=True)
+    jit(function)(x, x).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full(shape, 12.0))

@@ -35,6 +35,25 @@ def whole(  # noqa: PLR0917 - torch's
         return F.scaled_dot_product_attention(q, k, v, bias, is_causal=is_causal, scale=scale)
 
 
+@pytest.mark.parametrize("is_bool", [True, False], ids=["bools", "floats"])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 8), (3, 4, 8)], ids=str)
+def test_a_row_whose_keys_are_hidden(shape: tuple[int, ...], is_bool: bool) -> None:
+    """A mask of three axes, and operands of three, are for no kernel of torch: taken apart."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(*shape[:-2], rows, 8, requires_grad=True) for rows in (4, 5, 5))
+    mask = torch.rand(3, 4, 5) > 0.3
+    mask[:, 1] = False
+    bias = torch.zeros(3, 4, 5).masked_fill(~mask, -torch.inf).requires_grad_()
+    inputs = [q, k, v, mask] if is_bool else [q, k, v, bias]
+    wanted = [x for x in inputs if x.requires_grad]
+    expected, got = (
+        (y := run(*inputs), *torch.autograd.grad(y.sin().sum(), wanted))
+        for run in (F.scaled_dot_product_attention, jit(F.scaled_dot_product_attention))
+    )
+    assert not expected[0].isnan().any() and not expected[0][..., 1, :].any()
+    torch.testing.assert_close(got, expected)
+
+
 def check_bias(q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor) -> None:
     """The kernel reads whole vectors of each row, and no size but the scores'."""
     *steps, last = bias.stride()

@@ -185,7 +185,7 @@ def test_a_threshold_keeps_the_type(dtype: torch.dtype, numbers: tuple[Any, Any]
 
 
 def test_a_threshold_to_infinity_is_refused_in_torchs_words() -> None:
-    for numbers in ((2, -math.inf), (math.nan, 3)):
+    for numbers in ((2, -math.inf), (math.nan, 3), (2, 1j)):
         with pytest.raises(RuntimeError, match="cannot be converted to type uint8_t"):
             jit(lambda x, n=numbers: torch.threshold(x, *n))(torch.ones(3, dtype=torch.uint8))
 

@@ -183,12 +183,12 @@ def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
         for called, symbol in ltorch._torch_to_thunder_function_map.items()
         if isinstance(symbol, Symbol) and symbol.id in rewrites
     }
-    by_symbol = {symbol: _replacement(rewrites[symbol.id], symbol) for symbol in symbols.values()}
+    by_symbol = {symbol: replacement(rewrites[symbol.id], symbol) for symbol in symbols.values()}
     # A method of a tensor is called by its symbol.
     return by_symbol | {called: by_symbol[symbol] for called, symbol in symbols.items()}
 
 
-def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
+def replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
     """The function to call instead of a symbol; it calls the symbol if the rewrite does not fit."""
     signature = inspect.signature(getattr(rewrite.function, "meta", rewrite.function))
     types = ANY | COMPLEX if rewrite.of_complex else ANY

@@ -22,7 +22,7 @@ from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.functions.define import Composite, Function, Rewrite, noted
+from thunder_fuser.functions.define import Composite, Function, Rewrite, noted, replacement
 
 MISSING = (
     "absolute_", "addbmm_", "addmm_", "addmv_", "addr_", "arccos_", "arccosh_", "arcsin_",
@@ -75,14 +75,7 @@ def _function_of(name: str, functions: Mapping[str, Rewrite | Composite]) -> Fun
     called = getattr(torch, name, None) or getattr(torch.Tensor, name)
     symbol = ltorch._torch_to_thunder_function_map.get(called)
     rewrite = None if symbol is None else functions.get(symbol.id)
-    if symbol is None or not isinstance(rewrite, Rewrite):
-        return symbol
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = rewrite.function(*args, **kwargs)
-        return symbol(*args, **kwargs) if result is NotImplemented else result
-
-    return call
+    return symbol if not isinstance(rewrite, Rewrite) else replacement(rewrite, symbol)
 
 
 def _written(function: Function, name: str) -> Function:

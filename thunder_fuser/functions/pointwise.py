@@ -291,9 +291,9 @@ POINTWISE: Table = {
     **rewrites(
         "torch.", absolute=ltorch.abs, arccos=ltorch.acos, arccosh=ltorch.acosh, arcsin=ltorch.asin,
         arcsinh=ltorch.asinh, arctan=ltorch.atan, arctan2=ltorch.atan2, arctanh=ltorch.atanh,
-        greater=ltorch.gt, greater_equal=ltorch.ge, less=ltorch.lt, less_equal=ltorch.le,
-        multiply=ltorch.mul, negative=ltorch.neg, not_equal=ltorch.ne, sgn=ltorch.sign,
-        subtract=ltorch.sub,
+        divide=ltorch.div, greater=ltorch.gt, greater_equal=ltorch.ge, less=ltorch.lt,
+        less_equal=ltorch.le, multiply=ltorch.mul, negative=ltorch.neg, not_equal=ltorch.ne,
+        sgn=ltorch.sign, subtract=ltorch.sub,
     ),
     **rewrites(
         "torch.special.", sinc, ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
@@ -305,10 +305,6 @@ POINTWISE: Table = {
         clamp_max=lambda input, max: clip(input, None, max),
         clamp_min=lambda input, min: clip(input, min, None),
         deg2rad=lambda input: input * (math.pi / 180),
-        divide=lambda input, other, *, rounding_mode=None: (
-            input / other if rounding_mode is None else NotImplemented
-        ),
-        # Thunder's result of two 0-dim bf16 tensors is float32.
         floor_divide=rounded_once(lambda input, other: input // other),
         fmax=lambda input, other: _first(input >= other, input, other),
         fmin=lambda input, other: _first(input <= other, input, other),
@@ -316,8 +312,8 @@ POINTWISE: Table = {
         isposinf=lambda input: input == math.inf,
         rad2deg=lambda input: input * (180 / math.pi),
         threshold=lambda input, threshold, value, inplace=False: (  # integers stay integers
-            NotImplemented
-            if inplace or dtypes.is_float_dtype(input.dtype) or not math.isfinite(threshold + value)
+            NotImplemented if inplace or dtypes.is_float_dtype(input.dtype)
+            or isinstance(number := threshold + value, complex) or not math.isfinite(number)
             else ltorch.where(input > int(threshold), input, int(value))
         ),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),

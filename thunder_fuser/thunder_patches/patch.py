@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2s
 from importlib import import_module
-from inspect import getattr_static
+from inspect import getattr_static, getblock
 from pathlib import Path
 from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal
@@ -38,7 +38,6 @@ _MODULES = (
 DIGESTS = Path(__file__).with_name("digests.json")
 _AROUND = ("contextlib", "functools", "torch.autograd.function")  # whose decorators Thunder uses
 _INSIDE = ("__wrapped__", "__func__", "func", "fget")
-_DEFINES = ("def ", "async def ")
 replaced = mock.patch.object  # with replaced(owner, name, value): another value until the end
 
 
@@ -134,10 +133,9 @@ def digest_of(value: Any) -> str:
     """The digest of the source of a function, and of those that it wraps; "-" for a table."""
     sources = []
     for function in _functions(value):
-        # inspect.getsource takes as long as all rows together.
-        code = function.__code__
+        code = function.__code__  # inspect.getsource would look for it in the whole file
         lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
-        sources.append("\n".join(_block(lines)))
+        sources.append("\n".join(line.strip() for line in getblock(lines)))
     return blake2s("\n".join(sources).encode(), digest_size=8).hexdigest() if sources else "-"
 
 
@@ -147,21 +145,6 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         if isinstance(value, FunctionType) and value.__globals__["__name__"] not in _AROUND:
             yield value
         value = next(filter(None, (getattr(value, name, None) for name in _INSIDE)), None)
-
-
-def _block(lines: list[str]) -> Iterator[str]:
-    """The decorators, the head and all that is indented below it."""
-    depth, is_inside = _depth(lines[0]) if lines else 0, False
-    for line in lines:
-        text = line.strip()
-        if text and _depth(line) <= depth and is_inside and text[0] != ")":
-            return
-        is_inside = is_inside or text.startswith(_DEFINES) or not lines[0].lstrip().startswith("@")
-        yield text
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def replace_everywhere(answers: Mapping[Any, Any]) -> None:

@@ -4,6 +4,7 @@
     return y, y.detach(), mask * 2         before: all require gradients; now: y alone
     grad(f(x), x, create_graph=True)       before: no gradient of it, and no error; now: an error
     var_mean(x)[0] of one number           before: the backward calls zeros(); now: zeros(())
+    f(x, x), which writes to x             before: both have the gradient; now: the first has it
 
 Replaced: `grad_transform_on_trace` of thunder.transforms.autodiff, which gets the trace with those
 results tagged as results of torch.no_grad are; `split_into_forward_and_backward`, whose forward
@@ -66,9 +67,19 @@ def _tag_results_without_gradients() -> None:
             bsym if bsym.args or bsym.sym.id != ltorch.zeros.id else bsym.from_bsym(args=((),))
             for bsym in joint.bound_symbols
         ]
+        _give_gradients_once(joint.bound_symbols[-1].args[0])
         return joint
 
     autodiff.grad_transform_on_trace = transform
+
+
+def _give_gradients_once(returned: dict[str, Any]) -> None:
+    """Of an argument that is one tensor with an earlier one, the other has the whole gradient."""
+    names = [getattr(argument, "name", None) for argument in returned["flat_args"]]
+    returned["output"] = tuple(
+        None if names[at] in names[:at] else gradient
+        for at, gradient in enumerate(returned["output"])
+    )
 
 
 def _is_on() -> bool:
