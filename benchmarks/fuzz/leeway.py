@@ -56,6 +56,7 @@ LEAST = "gelu of the least number of half is half of it, which rounds to it or t
 NEGATIVE = "torch.compile writes an argument that is a negative view with the wrong sign"
 BEYOND = "an integer beyond half is infinite there, and is not in float32"
 HARDSWISH = "torch's gradient of hardswish at NaN is that of its result"
+ZEROTH = "Thunder's gradient of a complex 0 ** 0 is NaN, with any executor"
 INVERSE = "torch multiplies by the inverse of a divisor, which is infinite"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
@@ -113,6 +114,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return POLE
     if name in ("pow", "pow_") and _is_nearly_whole(*args[:2]):
         return WHOLE
+    if name in ("pow", "pow_") and out.is_complex() and _is_zeroth(*args[:2]):
+        return ZEROTH
     if name in ("pow", "pow_") and _magnifies(args[1], out):
         return LARGE
     if name == "copysign" and not _is_finite(first):
@@ -157,6 +160,12 @@ def _is_beyond_half(x: torch.Tensor) -> bool:
 def _has_least(x: torch.Tensor) -> bool:
     least = torch.finfo(torch.float16).smallest_normal * 2.0**-10
     return bool((x.abs() == least).any())
+
+
+def _is_zeroth(base: Any, exponent: Any) -> bool:
+    """Of a call in place the base is the result by now."""
+    is_zeroth = not isinstance(exponent, torch.Tensor) and exponent == 0
+    return is_zeroth and bool(((base == 0) | (base == 1)).any())
 
 
 def _magnifies(exponent: Any, power: torch.Tensor) -> bool:

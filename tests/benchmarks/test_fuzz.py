@@ -330,6 +330,7 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     leeway.WHOLE: (lambda x: torch.tensor(-2.0) ** x, [3.0000002], [3.0, 3.5]),
     leeway.LEAST: (lambda x: torch.nn.functional.gelu(x.half()), [6e-8], [0.0, 1e-3]),
     leeway.LARGE: (lambda x: torch.tensor(1.0) ** x, [2.0**53], [2.0**20]),
+    leeway.ZEROTH: (lambda x: x**0, [0j], [2j]),
     leeway.INVERSE: (lambda x: 0 / x, [1e-40], [1.0, 0.0]),
     leeway.BEYOND: (lambda x: x.half().sub_(x.int()), [1e5], [1e4]),
     leeway.HARDSWISH: (

@@ -399,7 +399,7 @@ def attention(  # noqa: PLR0917 - torch's
         key, value = (
             ltorch.repeat_interleave(x, heads // x._shape[1], dim=1) for x in (key, value)
         )
-    has_rows = may_differentiate() and getattr(attn_mask, "ndim", 0)
+    has_rows = may_differentiate() and attn_mask is not None and attn_mask.ndim
     if has_rows and _Call(query, key, value, **options).refuses():
         return _taken_apart(query, key, value, **options)
     return ltorch.scaled_dot_product_attention(query, key, value, **options)
@@ -408,7 +408,7 @@ def attention(  # noqa: PLR0917 - torch's
 def _taken_apart(query: Any, key: Any, value: Any, *, attn_mask: Any, **options: Any) -> Any:
     """By Thunder's softmax, which is NaN in a row whose keys are all hidden. There torch has 0."""
     is_bool = dtypes.is_boolean_dtype(attn_mask.dtype)
-    seen = ltorch.any_tensor(attn_mask if is_bool else attn_mask > -math.inf, -1, keepdim=True)
+    seen = ltorch.any_tensor(attn_mask if is_bool else attn_mask != -math.inf, -1, keepdim=True)
     options["attn_mask"] = ltorch.where(seen, attn_mask, True if is_bool else 0.0)
     return ltorch.where(seen, ltorch.scaled_dot_product_attention(query, key, value, **options), 0)
 
