@@ -34,8 +34,8 @@ class Link:
     """How a tensor views another.
 
     parent: the name of the other. step: the primitive, or else the call, that makes the view; None
-    if none does alone.
-    is_sure: False if it may be a copy instead. by: the name of the user's operation.
+    if none does alone. is_sure: False if it may be a copy instead. by: the name of the user's
+    operation.
     """
 
     parent: str
