@@ -67,8 +67,10 @@ STATEMENTS = {
 }
 
 
-# Functions whose gradient is 0. torch multiplies it by an infinite derivative, which gives NaN.
-STEPS = set(words("floor floor_ ceil ceil_ round round_ trunc trunc_ sign sgn frac"))
+# Functions whose gradient is 0, that of attention in hidden rows. torch multiplies it by infinite
+# derivatives, or infinite gradients by it, which gives NaN.
+STEPS = set(words("""floor floor_ ceil ceil_ round round_ trunc trunc_ sign sgn frac
+    scaled_dot_product_attention"""))  # fmt: skip
 
 
 def has_step(body: str) -> bool:

@@ -306,6 +306,14 @@ def test_what_may_differ_and_what_may_not() -> None:
     assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
 
 
+def test_a_result_in_another_order_than_torchs() -> None:
+    """torch's roll is row-major, a region's result has the order of its operand."""
+    inputs = (Input("a", "float32", (2, 3), ("1.0",), layouts=("permuted",)),)
+    body = (Statement("v0", "torch.roll({x}, 2, 0)", ("a",)),)
+    outside = (Statement("", "{x}.view(-1).add_(1)", ("v0",)),)
+    assert judge.judge(Program(inputs, body, ("v0",), between=outside)) == judge.Verdict()
+
+
 def test_near_a_pole() -> None:
     """Of two of torch's runs, one infinite, any number that is larger than the other's is right."""
     ours, eager = torch.tensor([1e8, -1e8]), torch.full((2,), torch.inf)
@@ -406,6 +414,7 @@ def test_a_gradient_of_zero_meets_an_infinite_derivative() -> None:
     inputs = (Input("a", "float32", (2,), ("0.0", "2.5"), grad=True),)
     verdict = judge.judge(Program(inputs, made, ("v2",)))
     assert (verdict.failures, verdict.aside) == ((), "")
+    assert leeway.has_step("F.scaled_dot_product_attention(q, q, q, m)")
     assert leeway.has_step("v0.floor_()") and not leeway.has_step("F.fractional_pool(v0)")
 
 
