@@ -251,6 +251,8 @@ class Bounds:
         )
         if where.startswith("gradient") and leeway.has_step(self.words):
             bad &= ~(eager.isnan() & ours.isfinite())
+        if where.startswith("gradient") and leeway.has_rounded_quotient(self.words):
+            bad &= ~(ours.isnan() & eager.isfinite())
         if not bad.any():
             return "", ""
         if eager.is_complex() and bad.ndim > eager.ndim:

@@ -78,6 +78,12 @@ def has_step(body: str) -> bool:
     return not STEPS.isdisjoint(re.findall(r"\w+(?=\()", body))
 
 
+def has_rounded_quotient(body: str) -> bool:
+    """Whether a quotient is rounded. Its gradient is 0, by which Thunder multiplies the quotient's,
+    and torch does not."""
+    return bool(re.search(r"rounding_mode=|floor_divide|//", body))
+
+
 def reason_in(body: str, program: Program) -> str:
     """Why the statements of a program may give anything."""
     is_negative = "torch._neg_view(" in program.text or ".conj().imag" in program.text

@@ -418,6 +418,16 @@ def test_a_gradient_of_zero_meets_an_infinite_derivative() -> None:
     assert leeway.has_step("v0.floor_()") and not leeway.has_step("F.fractional_pool(v0)")
 
 
+def test_a_rounded_quotient_of_infinities() -> None:
+    inputs = (Input("a", "float64", (2,), ("-inf", "2.0"), grad=True),)
+    body = (
+        Statement("v0", "torch.div({x}, {x}, rounding_mode='floor')", ("a",)),
+        Statement("v1", "{x} * 2", ("a",)),
+    )
+    assert judge.judge(Program(inputs, body, ("v0", "v1"))) == judge.Verdict()
+    assert leeway.has_rounded_quotient("a // b") and not leeway.has_rounded_quotient("a / b")
+
+
 def test_negative_views_beside_torchcompile() -> None:
     body = (Statement("", "{x}.add_(1)", ("a",)),)
     for layout in ("neg", "negimag"):

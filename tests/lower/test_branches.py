@@ -13,9 +13,11 @@ from helpers.kernels import scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import If, statements_in
 from thunder_fuser.lower.kernel_passes.branches import branch_at_choices
-from thunder_fuser.lower.lower import unfinished
+from thunder_fuser.lower.lower import kernel_of
+from thunder_fuser.lower.size_arguments import with_free_sizes
 from thunder_fuser.target import CPU, H200, Target
 
 D = DataType
@@ -42,7 +44,7 @@ def joined(width: int, count: int = 4, *, summed: bool = False, dim: int = 1) ->
 
 def branches(graph: Graph, target: Target = H200) -> int:
     """How many branches the pass makes in the first kernel."""
-    kernel = unfinished(scheduled(graph, target)[0], "k")
+    kernel = kernel_of(Context(with_free_sizes(scheduled(graph, target)[0])), "k")
     after = branch_at_choices(kernel)
     assert branch_at_choices(after) == after
     made = [statements_in(one.body) for one in (kernel, after)]

@@ -14,6 +14,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import const, symbol
 from thunder_fuser.ir.size_symbols import sized
+from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     ALL,
     Accumulate,
@@ -40,7 +41,8 @@ from thunder_fuser.lower.kernel_passes.passes import (
     unroll,
 )
 from thunder_fuser.lower.kernel_passes.verify import verify_kernel
-from thunder_fuser.lower.lower import unfinished
+from thunder_fuser.lower.lower import kernel_of
+from thunder_fuser.lower.size_arguments import with_free_sizes
 from thunder_fuser.target import CPU, H200, Target
 
 F, D = DataType.Float, DataType.Double
@@ -156,7 +158,7 @@ GRAPHS: dict[str, Graph] = {
 @pytest.mark.parametrize("target", [CPU, H200], ids=["cpu", "h200"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_pass_leaves_a_legal_kernel(name: str, target: Target) -> None:
-    made = unfinished(scheduled(GRAPHS[name], target)[0], "k")
+    made = kernel_of(Context(with_free_sizes(scheduled(GRAPHS[name], target)[0])), "k")
     for one in CPU_PASSES if target.is_cpu else GPU_PASSES:
         made = verify_kernel(one(made), after=one.__name__)
         assert one is declare_scratch or one(made) == made

@@ -141,6 +141,27 @@ def test_quotients_share_a_divisor() -> None:
     assert "quotient(" in texts(softmax, F32)
 
 
+def _quantized(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    steps = x / (x.abs().amax(-1, keepdim=True) / 41)
+    return torch.floor(steps), (x / x[:, :1]).int(), torch.trunc(x / x[:, 1:2]), steps.round()
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_whole_quotients_are_whole_where_a_fraction_is_dropped(repeatable: bool) -> None:
+    """A shared divisor gives 6.9999995 for 7 * y / y; where the quotient is rounded, that is 7."""
+    rows = torch.rand(64, 1, generator=torch.Generator().manual_seed(0)) + 0.5
+    x = torch.cat([rows, rows, torch.arange(1, 42) * rows], 1)
+    found = jit(_quantized, strict=True, emulate=True, repeatable=repeatable)(x)
+    for ours, expected in zip(found, _quantized(x), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_the_gradient_of_a_remainder_by_itself() -> None:
+    x = (torch.rand(1000, generator=torch.Generator().manual_seed(0)) * 7).requires_grad_()
+    jit(torch.fmod, strict=True, emulate=True)(x, x).sum().backward()
+    assert not x.grad.any()
+
+
 def test_a_short_erf_is_as_exact_as_a_number_near_1() -> None:
     x = torch.cat([torch.linspace(-6, 6, 100001), torch.tensor([math.inf, -math.inf])])
     with FusionDefinition() as fd:

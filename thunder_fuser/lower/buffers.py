@@ -58,11 +58,6 @@ def has(state: KernelState, point: Point) -> bool:
     return filled_in is not None and filled_in < state.nest
 
 
-def keeps_vectors(state: KernelState) -> bool:
-    """True if some inputs are kept in whole vectors."""
-    return any(buffer.vector for buffer in state.buffers.values())
-
-
 def unfilled(state: KernelState, *, vector: bool) -> dict[Point, Buffer]:
     """The buffers that are not filled yet: those of whole vectors, or the others.
 

@@ -50,7 +50,8 @@ MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
 def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     """The kernel of a schedule; ScheduleError if it needs too much shared memory or stack."""
     is_cpu = scheduled.target.is_cpu
-    kernel = verify_kernel(run_passes(unfinished(scheduled, name), is_cpu))
+    unfinished = kernel_of(Context(with_free_sizes(scheduled)), name)
+    kernel = verify_kernel(run_passes(unfinished, is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
     taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes
     if taken > most:
@@ -64,11 +65,6 @@ def stack_bytes(kernel: nodes.Kernel) -> int:
     inside = nodes.statements_in(kernel.body)
     arrays = (array for array in inside if isinstance(array, nodes.Array | nodes.Words))
     return sum(array.count * array.dtype.bytes for array in arrays)
-
-
-def unfinished(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
-    """The kernel before its passes."""
-    return kernel_of(Context(with_free_sizes(scheduled)), name)
 
 
 def kernel_of(ctx: Context, name: str) -> nodes.Kernel:
@@ -229,7 +225,7 @@ def _nest(state: KernelState, scope: Scope, number: int) -> None:
         accumulators.declare_scan(ctx, scope, name)
     plain, looked_up = row_loads(ctx) if number == 0 else ([], [])
     values.put_all(state, plain, scope)
-    if ctx.loops.edge is not None and number == 0 and buffers.keeps_vectors(state):
+    if ctx.loops.edge is not None and number == 0 and any(b.vector for b in state.buffers.values()):
         # The loads of all steps come first: behind the first step's branches they would wait.
         nests.put(state, scope, Work())
     nests.put(state, scope, Work(reductions, results))

@@ -17,7 +17,7 @@ from thunder_fuser.analysis.index_map import Point, accesses, linear
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import Literal, OpRecord, record_text, sizeless_text
+from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text, sizeless_text
 from thunder_fuser.ir.rules.indexed import indexed_axis
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.size_symbols import sized
@@ -319,9 +319,18 @@ def _shares_divisor(ctx: Context, point: Point, expr: OpRecord, types: Types) ->
     dividend, divisor = expr.inputs
     if ctx.is_cpu or isinstance(divisor, Literal) or set(types) != {DataType.Float}:
         return False
+    if _loses_fraction(ctx, expr.outputs[0]):
+        return False
     if ctx.repeatable:  # so the bits do not depend on where the divisor is computed
         return not isinstance(dividend, Literal)
     return ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
+
+
+def _loses_fraction(ctx: Context, name: str) -> bool:
+    """True if a reader drops the fraction: one unit less than 3.0 would be 2."""
+    readers = [e for e in ctx.part.exprs if name in names_of(e)]
+    to_int = any(e.op == "cast" and ctx.dtype_of(e.outputs[0]).is_int for e in readers)
+    return to_int or any(e.op in ("ceil", "floor", "trunc") for e in readers)
 
 
 def _shared_divisor(state: KernelState, point: Point, scope: Scope) -> str:
