@@ -56,3 +56,10 @@ def test_a_conjugate_is_a_view() -> None:
     x = torch.randn(6, 7, dtype=torch.complex64)
     y = jit(lambda x: x.conj(), strict=True)(x)
     assert y.data_ptr() == x.data_ptr() and y.is_conj()
+
+
+def test_an_infinite_gradient_of_an_imaginary_part() -> None:
+    x = torch.randn(3, dtype=torch.complex64, requires_grad=True)
+    seed = torch.tensor([1.5, torch.inf, torch.nan])
+    got, expected = (torch.autograd.grad(f(x), x, seed)[0] for f in (jit(torch.imag), torch.imag))
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)

@@ -6,9 +6,8 @@
     y = atan2(x, z)        ->  dx = dy * z / (x * x + z * z), and 0 where that is 0 / 0
     y = x ** z             ->  dx = dy * z * x ** (z - 1), and 0 for z = 0; dz = dy * y * log(x),
                                and 0 for x = 0 <= z
-    y = relu(x)            ->  dx = dy, and 0 where y <= 0 (Thunder: also where y is NaN, and there
-                               y is 0)
-    y = real(x)            ->  dx = dy + 0i
+    y = relu(x)            ->  dx = dy, and 0 where y <= 0          (Thunder: also where y is NaN)
+    y = real(x), imag(x)   ->  dx = dy + 0i, 0 + dy i
     y = x[rows]            ->  dx = embedding_backward(dy, rows)    (Thunder: index_add to zeros)
     y = prod(x, dims)      ->  dx = dy * y / x; of a row with one zero, dy times the others there;
                                beside a zero 0, or NaN if another is infinite or NaN (Thunder: NaN)
@@ -112,19 +111,22 @@ def _of_taken(g: Any, y: Any, x: Any, index: Any, dim: int) -> Any:
 
 GRADIENTS: dict[PrimIDs | str, Function] = {
     "torch.relu": with_gradients(ltorch.relu, lambda g, y, *_: ltorch.where(y <= 0, 0.0, g)),
-    PrimIDs.ARGMIN: prims.argmin,
+    PrimIDs.ARGMIN: prims.argmin, PrimIDs.ISFINITE: prims.isfinite,
+    PrimIDs.ROUND: prims.round, PrimIDs.TRUNC: prims.trunc,
     PrimIDs.ATAN2: with_gradients(
         prims.atan2,
         lambda g, y, x, z: _of_angle(g, z, x, z),
         lambda g, y, x, z: _of_angle(g, -x, x, z),
     ),
     PrimIDs.FLIP: with_gradients(prims.flip, lambda g, y, x, dims: prims.flip(g, dims)),
-    PrimIDs.IMAG: with_gradients(prims.imag, lambda g, y, x: ltorch.to(g, x.dtype) * 1j),
+    PrimIDs.IMAG: with_gradients(  # not g * 1j, whose real part is NaN for an infinite g
+        prims.imag,
+        lambda g, *_: ltorch.view_as_complex(ltorch.stack([ltorch.zeros_like(g), g], -1)),
+    ),
     PrimIDs.INDEX_ADD: with_gradients(
         prims.index_add, lambda g, *_: g, None,
         lambda g, y, x, index, value, dim: ltorch.index_select(g, dim, index),
     ),
-    PrimIDs.ISFINITE: prims.isfinite,
     PrimIDs.LERP: with_gradients(
         prims.lerp,
         lambda g, y, start, end, weight: g * (1.0 - weight),
@@ -142,10 +144,8 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
     PrimIDs.REMAINDER: with_gradients(
         prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor_divide(x, z))
     ),
-    PrimIDs.ROUND: prims.round,
     PrimIDs.SIGN: with_gradients(prims.sign, lambda g, y, x: _of_base(g, y, x, 0)),
     PrimIDs.TAKE: with_gradients(prims.take, _of_taken),
-    PrimIDs.TRUNC: prims.trunc,
 }
 
 
