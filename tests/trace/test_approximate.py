@@ -148,7 +148,7 @@ def _quantized(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_whole_quotients_are_whole_where_a_fraction_is_dropped(repeatable: bool) -> None:
-    """A shared divisor gives 6.9999995 for 7 * y / y; where the quotient is rounded, that is 7."""
+    """A shared divisor gives 1.9999999 for 82 / 41, whose integer part would be 1."""
     rows = torch.rand(64, 1, generator=torch.Generator().manual_seed(0)) + 0.5
     x = torch.cat([rows, rows, torch.arange(1, 42) * rows], 1)
     found = jit(_quantized, strict=True, emulate=True, repeatable=repeatable)(x)

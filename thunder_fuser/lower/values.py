@@ -319,11 +319,10 @@ def _shares_divisor(ctx: Context, point: Point, expr: OpRecord, types: Types) ->
     dividend, divisor = expr.inputs
     if ctx.is_cpu or isinstance(divisor, Literal) or set(types) != {DataType.Float}:
         return False
-    if _loses_fraction(ctx, expr.outputs[0]):
-        return False
+    shares = ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
     if ctx.repeatable:  # so the bits do not depend on where the divisor is computed
-        return not isinstance(dividend, Literal)
-    return ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
+        shares = not isinstance(dividend, Literal)
+    return shares and not _loses_fraction(ctx, expr.outputs[0])
 
 
 def _loses_fraction(ctx: Context, name: str) -> bool:

@@ -76,9 +76,9 @@ def _tag_results_without_gradients() -> None:
 def _give_gradients_once(returned: dict[str, Any]) -> None:
     """Of an argument that is one tensor with an earlier one, the other has the whole gradient."""
     names = [getattr(argument, "name", None) for argument in returned["flat_args"]]
+    first = {name: at for at, name in reversed([*enumerate(names)])}
     returned["output"] = tuple(
-        None if names[at] in names[:at] else gradient
-        for at, gradient in enumerate(returned["output"])
+        g if first[names[at]] == at else None for at, g in enumerate(returned["output"])
     )
 
 
