@@ -192,7 +192,7 @@ class Truth:
             kind, detail = _kind_of(found, expected)
             if kind == "dtype":
                 bounds = bounds or self.bounds(call)
-                if bounds.open == leeway.WEAK:
+                if bounds.open in leeway.OF_TYPES:
                     self.open = bounds.open
                     continue
             if not kind and isinstance(expected, torch.Tensor) and not _identical(found, expected):
@@ -253,6 +253,8 @@ class Bounds:
             bad &= ~(eager.isnan() & ours.isfinite())
         if where.startswith("gradient") and leeway.has_rounded_quotient(self.words):
             bad &= ~(ours.isnan() & eager.isfinite())
+        if where.startswith("gradient") and "scaled_dot_product_attention(" in self.words:
+            bad &= ~(ours.isnan() & eager.isinf())  # each kernel sums blocks of its own size
         if not bad.any():
             return "", ""
         if eager.is_complex() and bad.ndim > eager.ndim:

@@ -26,6 +26,7 @@ SQUARES = set(words(
 ))  # fmt: skip
 FACTORED = set(words("mul mul_ square div div_"))
 COMPLEX_PRODUCTS = set(words("mul mul_ div div_ reciprocal rsqrt pow pow_ addcmul sigmoid"))
+LOSSES = set(words("mse_loss huber_loss smooth_l1_loss"))
 # torch multiplies what it adds by alpha, by 1 too.
 COMPLEX_SUMS = set(words("add add_ sub sub_ rsub"))
 COMPLEX_FUNCTIONS = set(words(
@@ -41,6 +42,7 @@ SPREAD = "squares overflow or are lost, or a mean is moved towards infinities by
 NOISE = "values, or their mean, vary by less than a mean of 32 or 64 bits is rounded"
 COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
 WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way to 16 bits"
+MIXED = "torch's losses choose a type of their own between two, and give a number the other's shape"
 GRADIENT = "an intermediate of torch's gradient overflows"
 SIGNS = "torch's gradient of copysign divides an infinity by itself"
 GELU = "gelu's gradient is a sum of products, and one of them is of an infinity and 0"
@@ -59,6 +61,8 @@ HARDSWISH = "torch's gradient of hardswish at NaN is that of its result"
 ZEROTH = "Thunder's gradient of a complex 0 ** 0 is NaN, with any executor"
 INVERSE = "torch multiplies by the inverse of a divisor, which is infinite"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
+
+OF_TYPES = (WEAK, MIXED)  # they leave a result's type open too
 
 # Statements whose results may be anything, and why.
 STATEMENTS = {
@@ -102,6 +106,8 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         by_zero = name in DIVISIONS and out.is_cuda and _has_zero(args[1])
         return BY_ZERO if by_zero else ""
     first = tensors[0]
+    if name in LOSSES and first.dtype is not tensors[1].dtype:
+        return MIXED
     if name in ("var_mean", "std_mean") and _is_finite(first) and bool(out.isnan().any()):
         return ALONE
     if name in ("var_mean", "std_mean") and _cancels(first, of_all[1]):

@@ -306,6 +306,15 @@ def test_what_may_differ_and_what_may_not() -> None:
     assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
 
 
+def test_a_remainder_of_far_operands() -> None:
+    """torch's float32 is NaN there, also where the run in double has a number."""
+    eager, double = torch.tensor([NAN]), torch.tensor([0.25], dtype=torch.float64)
+    bad = tolerance.wrong(
+        torch.tensor([0.5]), eager, [eager], double, words_in="torch.remainder(a, b)"
+    )
+    assert not bad.any()
+
+
 def test_a_result_in_another_order_than_torchs() -> None:
     """torch's roll is row-major, a region's result has the order of its operand."""
     inputs = (Input("a", "float32", (2, 3), ("1.0",), layouts=("permuted",)),)
@@ -454,6 +463,27 @@ def test_weak_types_beside_16_bits() -> None:
     inputs = (Input("a", "int64", (2,), ("1",)), Input("b", "float16", (2,), ("1.5",)))
     verdict = judge.judge(Program(inputs, made, ("v1",)))
     assert (verdict.failures, verdict.aside) == ((), leeway.WEAK)
+
+
+def test_losses_between_two_types() -> None:
+    """torch gives both operands one shape first, so that no number gives way."""
+    target = Input("b", "float16", (), ("1.5",))
+    for kind, expected in (("bfloat16", leeway.MIXED), ("float16", "")):
+        inputs = (Input("a", kind, (1,), ("1",)), target)
+        body = (Statement("v0", "F.celu(F.mse_loss({x}, {y}))", ("a", "b")),)
+        assert judge.judge(Program(inputs, body, ("v0",))) == judge.Verdict((), expected)
+
+
+def test_an_infinite_gradient_of_attention() -> None:
+    inputs = (Input("a", "float32", (1, 1, 2, 8), ("1",), grad=True),)
+    attend = "F.scaled_dot_product_attention({x}, {x}, {x})"
+    bounds = judge.Truth(
+        Program(inputs, (Statement("v0", attend, ("a",)),), ("v0",))
+    ).bounds(0)  # fmt: skip
+    ours, eager = torch.full((1, 1, 2, 8), NAN), torch.full((1, 1, 2, 8), INF)
+    assert bounds.differ("gradient a", ours, eager) == ("", "")
+    assert bounds.differ("gradient a", ours, torch.ones_like(eager))[0] == "value"
+    assert bounds.differ("result v0", ours, eager)[0] == "value"
 
 
 def test_squares_that_are_lost() -> None:
@@ -605,6 +635,18 @@ def test_an_interrupted_run_has_its_table_and_its_scripts(
     assert "1 groups of findings" in "\n".join(report.lines)
     (found,) = json.loads((tmp_path / "found.json").read_text())["figures"]["findings"]
     assert found["script"] == "the script"
+
+
+def test_attention_with_a_mask_of_misaligned_operands() -> None:
+    """torch's kernel ends the process, unless the mask is such that torch takes another."""
+    masked = "F.scaled_dot_product_attention({x}, {x}, {x}, attn_mask=None)"
+    for text, layout, is_torchs in (
+        (masked, "offset", True), (masked, "sliced", True), (masked, "plain", False),
+        (masked.replace(", attn_mask=None", ""), "offset", False),
+    ):  # fmt: skip
+        inputs = (Input("a", "float32", (1, 1, 3, 8), ("1",), layouts=(layout,)),)
+        program = Program(inputs, (Statement("v0", text, ("a",)),), ("v0",))
+        assert post_mortem.is_misaligned_attention(program) is is_torchs
 
 
 def test_a_program_that_torch_dies_of_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
