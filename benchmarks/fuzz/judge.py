@@ -220,10 +220,11 @@ class Bounds:
         self.samples: list[Seen] = []
         self.words = text_of_body(text)
         self.is_exact, self.open = True, leeway.reason_in(self.words, program)
-        with tolerance.Shaken(0, 0.0) as still:  # a run that is moved meets no exact zero
-            scope = scope_of(text)
-            observe(scope["program"], scope, call, names)
-        self.open = self.open or still.open
+        for seed in range(2):  # a run that is moved meets no exact zero, and no pole
+            with tolerance.Shaken(seed, 0.0) as still:
+                scope = scope_of(text)
+                self.samples.append(observe(scope["program"], scope, call, names))
+            self.open = self.open or still.open
         widened = [(text, None)]
         if "float16" in text:
             eps = torch.finfo(torch.bfloat16 if "bfloat16" in text else torch.float16).eps

@@ -57,12 +57,15 @@ LARGE = "a large exponent magnifies the last digit of its base"
 LEAST = "gelu of the least number of half is half of it, which rounds to it or to 0"
 NEGATIVE = "torch.compile writes an argument that is a negative view with the wrong sign"
 BEYOND = "an integer beyond half is infinite there, and is not in float32"
+ZERO_PART = "torch makes no negative zero of a part of a complex number, unless it is read alone"
 HARDSWISH = "torch's gradient of hardswish at NaN is that of its result"
 ZEROTH = "Thunder's gradient of a complex 0 ** 0 is NaN, with any executor"
 INVERSE = "torch multiplies by the inverse of a divisor, which is infinite"
 EQUAL_BOUNDS = "torch's gradient of clamp is lost between equal bounds that are above the value"
 
 OF_TYPES = (WEAK, MIXED)  # they leave a result's type open too
+
+PARTS = r"\breal\b|\bimag\b|view_as_real"
 
 # Statements whose results may be anything, and why.
 STATEMENTS = {
@@ -91,6 +94,8 @@ def has_rounded_quotient(body: str) -> bool:
 def reason_in(body: str, program: Program) -> str:
     """Why the statements of a program may give anything."""
     is_negative = "torch._neg_view(" in program.text or ".conj().imag" in program.text
+    if "torch._neg_view(made(torch.complex" in program.text and re.search(PARTS, body):
+        return ZERO_PART
     if "'torchcompile'" in program.executors and is_negative:
         return NEGATIVE
     return next((why for row, why in STATEMENTS.items() if re.search(row, body)), "")

@@ -334,10 +334,12 @@ def _near(
     low = torch.where(finite, seen, torch.inf).amin(0)
     high = torch.where(finite, seen, -torch.inf).amax(0)
     facts = torch.finfo(dtype)
+    has_pole = (low < -(facts.eps**-0.5)) & (high > facts.eps**-0.5)  # no run meets it exactly
+    has_pole &= seen.abs().amax(0) > 2 * seen.abs().amin(0)
     slack = 2 * (high - low) + ULPS.get(dtype, 16) * facts.eps * size + facts.tiny
     within = (ours >= low - slack) | (seen == -torch.inf).any(0)
     within &= (ours <= high + slack) | (seen == torch.inf).any(0)  # near a pole
-    return has_class & (within | ~torch.isfinite(ours))
+    return (has_class | (has_pole & ours.isinf())) & (within | ~torch.isfinite(ours))
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -328,6 +328,25 @@ def test_near_a_pole() -> None:
     ours, eager = torch.tensor([1e8, -1e8]), torch.full((2,), torch.inf)
     samples = [torch.full((2,), 1e7), torch.full((2,), 2e7)]
     assert tolerance.wrong(ours, eager, samples).tolist() == [False, True]
+    ours = torch.tensor([torch.inf, torch.inf])  # a divisor of both signs, and of one
+    samples = [torch.tensor([-1e7, 1e6]), torch.tensor([3e7, 1e7])]
+    assert tolerance.wrong(ours, samples[0], samples).tolist() == [False, True]
+
+
+def test_another_kernel_at_a_pole() -> None:
+    """Runs that are moved meet no pole, where a vectorised kernel may give NaN for infinity."""
+    inputs = (Input("a", "float16", (2,), ("-1.0",)),)
+    body = (Statement("v0", "F.gelu(torch.special.xlog1py({x}, {x}))", ("a",)),)
+    bounds = judge.Truth(Program(inputs, body, ("v0",))).bounds(0)
+    infinite, nan = torch.full((2,), INF).half(), torch.full((2,), NAN).half()
+    assert bounds.differ("result v0", infinite, nan) == ("", "")
+
+
+def test_a_part_of_a_negative_view() -> None:
+    inputs = (Input("a", "complex64", (2,), ("complex(0, 1)",), layouts=("neg",)),)
+    for text, reason in (("torch.real({x}) ** -1", leeway.ZERO_PART), ("{x} * 2", "")):
+        program = Program(inputs, (Statement("v0", text, ("a",)),), ("v0",))
+        assert leeway.reason_in(judge.text_of_body(program.text), program) == reason
 
 
 INF, NAN = float("inf"), float("nan")
