@@ -51,12 +51,12 @@ def widened(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def check(
     function: Function, values: Sequence[torch.Tensor], rows: int = 4, exact: Function | None = None
 ) -> Any:
-    """Loss and gradients are as exact as eager's, and come from one call; the jitted function."""
+    """Loss and gradients are as exact as eager's; the jitted function."""
     jitted = jit(function, loss_rows=rows, strict=True)
     got = with_gradients(jitted, values)
     right = with_gradients(exact or function, widened(values))
     assert_as_exact_as_eager(got, with_gradients(function, values), right)
-    assert len(calls(jitted)) == 1
+    assert len(calls(jitted)) == 2
     return jitted
 
 
@@ -145,14 +145,6 @@ def test_arguments(keywords: dict[str, Any], dtype: torch.dtype) -> None:
     check(function, operands(dtype=dtype, ignored=keywords.get("ignore_index", -100)))
 
 
-def recomputed(function: Function, values: Sequence[torch.Tensor]) -> None:
-    """As `check`, of a loss whose backward computes the logits again."""
-    jitted = jit(function, loss_rows=4, strict=True)
-    got, eager = (with_gradients(f, values) for f in (jitted, function))
-    assert_as_exact_as_eager(got, eager, with_gradients(function, widened(values)))
-    assert len(calls(jitted)) == 2
-
-
 @pytest.mark.parametrize("dtype", (*FLOATS, torch.float16), ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_a_loss_of_each_row(smoothing: float, dtype: torch.dtype) -> None:
@@ -160,7 +152,7 @@ def test_a_loss_of_each_row(smoothing: float, dtype: torch.dtype) -> None:
         x = F.linear(h, w, b) / 2
         return F.cross_entropy(x, target, reduction="none", label_smoothing=smoothing)
 
-    recomputed(function, operands(dtype=dtype))
+    check(function, operands(dtype=dtype))
 
 
 def test_losses_that_the_program_weighs() -> None:
@@ -169,7 +161,7 @@ def test_losses_that_the_program_weighs() -> None:
         counts = (target != -100).to(losses.dtype) * torch.arange(11)
         return (losses * counts).sum() / counts.sum()
 
-    recomputed(function, operands())
+    check(function, operands())
 
 
 # A z-loss keeps the sums of the rows near 1. It stands before the loss, or behind it.
@@ -198,7 +190,7 @@ def z_of_counted_rows(h: Any, w: Any, b: Any, target: Any) -> Any:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("function", [z_before, z_behind, z_of_counted_rows])
 def test_z_losses(function: Function, dtype: torch.dtype) -> None:
-    recomputed(function, operands(dtype=dtype, ignored=3))
+    check(function, operands(dtype=dtype, ignored=3))
 
 
 def test_a_z_loss_without_gradients() -> None:
@@ -275,7 +267,7 @@ def test_all_rows_ignored(reduction: str) -> None:
     jitted, args = jit(loss, loss_rows=4, strict=True), [h, w, b, torch.full_like(target, -100)]
     for got, wanted in zip(with_gradients(jitted, args), with_gradients(loss, args), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
-    assert len(calls(jitted)) == 1
+    assert len(calls(jitted)) == 2
 
 
 # ------------------------------------------------------------------------------------- gradients
@@ -287,9 +279,11 @@ def test_frozen_operands(fixed: tuple[int, ...]) -> None:
     jitted = jit(plain, loss_rows=4, strict=True)
     got, wanted = (with_gradients(f, operands(), fixed) for f in (jitted, plain))
     torch.testing.assert_close(got, wanted)
-    forward = thunder.last_traces(jitted)[-1].bound_symbols
-    (call,) = (bsym for bsym in forward if bsym.sym.name in calls(jitted))
-    assert len(call.output) == 1 + 3 - len(fixed)
+    *forward, last = [
+        len(bsym.output) for trace in final_traces(jitted) for bsym in trace.bound_symbols
+        if bsym.sym.name in calls(jitted)
+    ]
+    assert last == 3 - len(fixed) + (fixed == (1, 2)) and forward == [3] * (fixed != (1, 2))
 
 
 def test_a_loss_without_gradients() -> None:
@@ -329,20 +323,20 @@ def test_bits_are_equal_from_run_to_run_and_between_policies() -> None:
         assert all(map(torch.equal, results[0], others))
 
 
-@pytest.mark.parametrize(("scale", "times"), [(1.0, 1.05), (0.125, 1.05), (0.7, 1.5)])
-def test_sums_of_chunks_are_rounded_once(scale: float, times: float) -> None:
-    """bf16 sums of a hundred chunks would lose digits. A gradient of the loss that is no power of
-    two rounds once more."""
+@pytest.mark.parametrize("scale", [1.0, 0.125, 0.7])
+@pytest.mark.parametrize("of", [0, 1, 2])
+def test_sums_of_chunks_are_rounded_once(of: int, scale: float) -> None:
+    """bf16 sums of a hundred chunks would lose digits."""
     values = operands(400, torch.bfloat16)
 
     def gradient(function: Function, values: Sequence[torch.Tensor]) -> torch.Tensor:
-        h, w, *others = values
-        (result,) = torch.autograd.grad(function(h, w.requires_grad_(), *others) * scale, w)
+        leaves = [v.requires_grad_() if at == of else v for at, v in enumerate(values)]
+        (result,) = torch.autograd.grad(function(*leaves) * scale, leaves[of])
         return result
 
     right, eager = gradient(plain, widened(values)), gradient(plain, values)
     got = gradient(jit(plain, loss_rows=4, strict=True), values)
-    assert rms(got - right) <= times * rms(eager - right)
+    assert rms(got - right) <= 1.05 * rms(eager - right)
 
 
 def test_autocast() -> None:
@@ -354,7 +348,7 @@ def test_autocast() -> None:
     jitted = jit(function, loss_rows=4, strict=True)
     got, eager = (with_gradients(f, operands()) for f in (jitted, function))
     right = with_gradients(plain, operands())
-    assert len(calls(jitted)) == 1
+    assert len(calls(jitted)) == 2
     for mine, usual, value in zip(got, eager, right, strict=True):
         assert mine.dtype is torch.float32
         assert rms(mine - value) <= 1.2 * rms(usual - value) + 1e-6
@@ -366,7 +360,7 @@ def test_in_the_emulator(dtype: torch.dtype) -> None:
     values = operands(dtype=dtype)
     got, eager = (with_gradients(f, values) for f in (jitted, capped))
     assert_as_exact_as_eager(got, eager, with_gradients(capped, widened(values)))
-    assert len(calls(jitted)) == 1
+    assert len(calls(jitted)) == 2
 
 
 # -------------------------------------------------------------------------------- other doors
@@ -425,7 +419,7 @@ def test_models_of_transformers(door: str, cap: float) -> None:
         loss.backward()
         results.append([loss.detach(), *(p.grad.clone() for p in module.parameters())])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-    assert len(called()) == 1
+    assert len(called()) == 2
 
 
 # ------------------------------------------------------------------------ where it must not fire
@@ -522,11 +516,11 @@ def test_the_line_that_keeps_the_logits() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "trained", "frozen"),
-    [("none", 0, 0), ("time", 0, 1), ("memory", 1, 1), ("budget(0.5)", 1, 1)],
+    [("none", 0, 0), ("time", 0, 1), ("memory", 2, 1), ("budget(0.5)", 2, 1)],
 )
 def test_policies(policy: str, trained: int, frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thunder_fuser.functions.chunked_loss.price.ROWS", {"cpu": 4})
-    for fixed, wanted in (((), trained), ((1,), frozen)):
+    for fixed, wanted in (((), trained), ((1, 2), frozen)):
         jitted = jit(plain, rematerialization=policy, strict=True)
         with_gradients(jitted, operands(), fixed)
         assert len(calls(jitted)) == wanted
@@ -539,9 +533,9 @@ def test_a_number_of_rows_that_is_none() -> None:
 
 def test_the_report_names_it() -> None:
     jitted = check(plain, operands())
-    (row,) = (row for row in report(jitted).unfused if row.name.startswith("chunkedLoss"))
-    assert row.reason == "its kernels run on some rows of the logits at a time"
-    assert row.where.startswith(__file__)
+    rows = [row for row in report(jitted).unfused if row.name.startswith("chunkedLoss")]
+    assert {row.reason for row in rows} == {"its kernels run on a piece of the logits at a time"}
+    assert len(rows) == 2 and rows[0].where.startswith(__file__)
     assert "# 4 rows of the logits at a time" in str(thunder.last_traces(jitted)[-1])
 
 

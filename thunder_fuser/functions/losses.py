@@ -274,7 +274,10 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy:
-    """A call of cross_entropy: its parameters, with logits [N, C], target [N], weight [C]."""
+    """A call of cross_entropy: its parameters, with logits [N, C], target [N], weight [C].
+
+    classes: their number, where the logits are those of some columns.
+    """
 
     logits: TensorProxy
     target: TensorProxy
@@ -284,6 +287,7 @@ class CrossEntropy:
     reduce: Any = None
     reduction: str = "mean"
     label_smoothing: float = 0.0
+    classes: int | None = None
 
     def counted(self) -> Any:
         """[N], False for rows that are ignored."""
@@ -295,7 +299,7 @@ class CrossEntropy:
     @property
     def shift(self) -> float:
         """The share of the target that label smoothing moves to each class."""
-        return self.label_smoothing / int(self.logits._shape[1])
+        return self.label_smoothing / (self.classes or int(self.logits._shape[1]))
 
     def forward(self) -> tuple[Any, Backward]:
         losses, rows = self.losses()

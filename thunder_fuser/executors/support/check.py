@@ -68,7 +68,7 @@ def support(bsym: BoundSymbol) -> Reject | None:
         is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # e.g. a product
         known = OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
         if bsym.sym.name.startswith(CHUNKED_LOSS):
-            known = Reject("its kernels run on some rows of the logits at a time")
+            known = Reject("its kernels run on a piece of the logits at a time")
         return known or Reject(f"no rule for {bsym.sym.name}")
     claimed = bsym.sym.executor is not None
     why = None if claimed else refuse_composite(bsym)

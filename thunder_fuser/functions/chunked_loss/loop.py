@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the hidden state -> the loss and its gradients, with a chunk of the logits at a time.
+"""A hidden state -> the loss of its rows, and the gradients, with a piece of the logits at a time.
 
-    for each chunk of rows:
-        x = h[rows] @ w.T + b              one buffer, for all chunks
-        losses[rows], x = kernels(x)       x is its own gradient now
-        dh[rows] = x @ w
-        dw += x.T @ h[rows]                in float32
-        db += sum(x)
+    losses:     for each chunk of rows              gradients:  for each chunk of columns
+                    x = h[rows] @ w.T + b                           x = h @ w[cols].T + b[cols]
+                    losses, statistics = kernel(x)                  dx = kernel(x, statistics, g)
+                                                                    dw[cols] = dx.T @ h
+                                                                    db[cols] = sum(dx)
+                                                                    dh += dx @ w[cols]
 
-Most often the forward does this, and the backward multiplies the gradients by that of the loss, a
-number. Where the loss is one for each row, or half lacks the range for what is not scaled yet, the
-forward computes the losses alone, and the backward runs the loop again, with their gradients.
+The forward runs the first, the backward the second: it knows the statistics of whole rows, two
+numbers each, and the gradient of the loss. Where only the hidden state needs a gradient, and one
+number scales it, the first loop has it too, dh[rows] = dx @ w, so that no product runs twice.
 
-Note [As exact as eager]. Eager has one product for all rows: its accumulator is float32, and the
-sum is rounded once, to the type of the weight. Here the sums of chunks are added in float32 and
-rounded once too. A product of 16-bit floats that writes float32 exists on a GPU only; on a CPU the
-operands of this product are widened. With float32 weights the gradient itself is the accumulator.
+Note [As exact as eager]. Eager has one product for each gradient: its accumulator is float32, and
+the sum is rounded once. So have the gradients of the weight and the bias here. That of the hidden
+state is a sum over chunks of columns, added in float32 and rounded once too. A product of 16-bit
+floats that writes float32 exists on a GPU only; on a CPU the operands of this product are widened.
 """
 
 from __future__ import annotations
@@ -26,42 +26,37 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.functions.chunked_loss.rows import (
-    NamedTensors,
-    Options,
-    RowKernels,
-    loss_type,
-)
+from thunder_fuser.functions.chunked_loss.rows import STATISTICS, Options, RowKernels, loss_type
 from thunder_fuser.options import Value
 
-_TILE = 64  # rows of a chunk are a multiple of it, where there are that many: tiles of a product
+_TILE = 64  # a chunk is a multiple of it, where it is that long: tiles of a product
 NeedsGradient = tuple[bool, bool, bool]  # whether the hidden state, weight and bias need gradients
 
 
-def chunks(rows: int, most: int) -> Iterator[slice]:
-    """Runs of rows of one length, at most `most` of them each; the last one may be shorter.
+def chunks(count: int, most: int) -> Iterator[slice]:
+    """Runs of rows or columns of one length, at most `most` each; the last one may be shorter.
 
     >>> [*chunks(10, 4)], len([*chunks(4097, 2048)])
     ([slice(0, 4, None), slice(4, 8, None), slice(8, 10, None)], 3)
     """
-    count = -(-rows // most)
-    even = -(-rows // count)
+    even = -(-count // -(-count // most))
     size = min(-(-even // _TILE) * _TILE, most)
-    for start in range(0, rows, size):
-        yield slice(start, min(start + size, rows))
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedLoss:
-    """A call of the loss, or of its gradients, of (h, weight, bias, target, class weights).
+    """The loss of (h, weight, bias, target, class weights), and its gradients.
 
-    needs: the gradients that it computes. Beside the loss these are its own; with `g`, the gradient
-    of the loss, they are those of what the loss is used for, and the loss is not returned.
+    rows: of the logits that exist at a time. needs: the gradients that are asked for. recomputes:
+    whether `gradients` computes them, with the logits again; if not, `losses` has that of h.
     """
 
     options: Options
     rows: int
     needs: NeedsGradient
+    recomputes: bool
     of_jit: Mapping[str, Value] = field(default_factory=dict)
     where: str = ""
     kernels: RowKernels = field(init=False)
@@ -70,103 +65,94 @@ class ChunkedLoss:
         kernels = RowKernels(self.options, self.of_jit, self.where)
         object.__setattr__(self, "kernels", kernels)
 
-    def __call__(  # noqa: PLR0917 - the operands of a call in a trace
-        self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any,
-        g: torch.Tensor | None = None, of_sums: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """The loss and, if asked for, the rows' logsumexp, if there is no `g`; then gradients."""
-        gradients, wide = _Sums(h, w, b, self), loss_type(h)
+    def losses(
+        self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any
+    ) -> tuple[torch.Tensor, ...]:
+        """The loss; the rows' logsumexp, if asked for; the statistics, or the gradient of h."""
         if h.device.type == "meta":
-            results = [] if g is not None else self._without_data(h)
-            return *results, *gradients.results()
-        tensors = {"target": target, "weight": weight, "scale": None, "of_sums": of_sums}
-        mean, total = self.options.reduction == "mean", h.new_ones((), dtype=wide)
-        if mean:
-            total = self.kernels.total({"target": target, "weight": weight}).to(wide)
-        if any(self.needs):
-            tensors["scale"] = (total.new_ones(()) if g is None else g.to(wide)) / total
-        losses, sums = self._rows(gradients, tensors)
-        if g is not None:
-            return (*gradients.results(),)
-        loss = losses if self.options.reduction == "none" else losses.sum()
-        loss = loss / total if mean else loss
-        return loss, *([sums] if self.options.with_sums else []), *gradients.results()
+            return self._without_data(h, weight)
+        runs, total = [*chunks(len(h), self.rows)], self._total(h, target, weight)
+        x, results, dh = h.new_empty(runs[0].stop * len(w)), [], []
+        for rows in runs:
+            tensors = {"x": _product(h[rows], w, b, x), "target": target[rows], "weight": weight}
+            results.append(self.kernels.run("lossOfRows", tensors))
+            if any(self.needs) and not self.recomputes:
+                tensors["scale"] = self._scale(target[rows], total.new_ones(()) / total)
+                tensors |= zip(STATISTICS, results[-1][1:], strict=False)
+                dh.append(torch.mm(*self.kernels.run("gradientOfRows", tensors), w))
+        columns = zip(*results, strict=True)
+        loss, *kept = (torch.cat(each) if each[0].ndim else each[0] for each in columns)
+        loss = loss if self.options.reduction == "none" else loss.sum() / total
+        sums = [kept[0] + kept[1]] if self.options.with_sums else []
+        return loss, *sums, *(kept if self.recomputes else [torch.cat(dh)] if dh else [])
 
-    def _without_data(self, h: torch.Tensor) -> list[torch.Tensor]:
+    def gradients(
+        self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any,
+        *others: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """Those of h, the weight and the bias that are needed. others: the statistics of the rows,
+        the gradient of the loss and, if it is a result, that of the rows' logsumexp."""
+        statistics, wide = STATISTICS[: _kept(weight)], loss_type(h)
+        of_rows = dict(zip((*statistics, "scale", "of_sums"), others, strict=False))
+        dh, dw, db = (
+            torch.empty(x.shape, dtype=kind, device=h.device) if needed else None
+            for x, kind, needed in zip((h, w, b), (wide, h.dtype, h.dtype), self.needs, strict=True)
+        )
+        # Beside a chunk lies the gradient of the weight, so it has a quarter of the bytes.
+        runs = [*chunks(len(w), max(1, self.rows * len(w) // (4 * len(h))))]
+        if h.device.type != "meta":
+            g = of_rows["scale"].to(wide) / self._total(h, target, weight)
+            of_rows["scale"] = self._scale(target, g)
+            x = h.new_empty(runs[0].stop * len(h))
+            for columns in runs:
+                bias, weights = (v if v is None else v[columns] for v in (b, weight))
+                logits, of_run = _product(h, w[columns], bias, x), target.long() - columns.start
+                tensors = {"x": logits, "target": of_run, "weight": weights, **of_rows}
+                (dx,) = self.kernels.run("gradientOfRows", tensors)
+                if dh is not None:
+                    _add_product(dh, dx, w[columns], begins=not columns.start)
+                if dw is not None:
+                    torch.mm(dx.t(), h, out=dw[columns])
+                if db is not None:
+                    db[columns] = dx.sum(0, dtype=wide)
+        return tuple(gradient.to(h.dtype) for gradient in (dh, dw, db) if gradient is not None)
+
+    def _total(self, h: torch.Tensor, target: torch.Tensor, weight: Any) -> torch.Tensor:
+        """What a loss is divided by: 1, if it is no mean."""
+        if self.options.reduction != "mean":
+            return h.new_ones((), dtype=loss_type(h))
+        (total,) = self.kernels.run("lossTotal", {"target": target, "weight": weight})
+        return total.to(loss_type(h))
+
+    def _scale(self, target: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        """The gradient of each row's loss: 0 for ignored rows."""
+        return torch.where(target != self.options.ignore_index, g, 0.0)
+
+    def _without_data(self, h: torch.Tensor, weight: Any) -> tuple[torch.Tensor, ...]:
         rows = h.new_empty(h.shape[:1], dtype=loss_type(h))
-        loss = rows if self.options.reduction == "none" else rows.new_empty(())
-        return [loss, rows] if self.options.with_sums else [loss]
-
-    def _rows(
-        self, gradients: _Sums, tensors: NamedTensors
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(losses, logsumexp) of all rows. What holds a chunk is gone when this returns."""
-        losses, sums = [], []
-        split = {name: x for name, x in tensors.items() if x is not None and x.ndim}
-        split.pop("weight", None)
-        for rows, x in gradients.logits():
-            of_rows = {**tensors, **{name: each[rows] for name, each in split.items()}, "x": x}
-            statistics = self.kernels.losses(of_rows)
-            losses.append(statistics.pop("losses"))
-            sums.append(statistics["most"] + statistics["log_sum"])
-            if tensors["scale"] is not None:
-                gradients.add(rows, self.kernels.gradient({**of_rows, **statistics}))
-        return torch.cat(losses), torch.cat(sums)
+        number = rows.new_empty(())
+        results = [rows if self.options.reduction == "none" else number]
+        results += [rows] if self.options.with_sums else []
+        kept = [rows, rows, rows, number][: _kept(weight)]
+        return *results, *(kept if self.recomputes else [h] * any(self.needs))
 
 
-class _Sums:
-    """The gradients of a loss's operands, up to the chunk that was added last."""
+def _kept(weight: Any) -> int:
+    """How many statistics a row has: two of them are of class weights."""
+    return 2 if weight is None else 4
 
-    def __init__(self, h: torch.Tensor, w: torch.Tensor, b: Any, call: ChunkedLoss) -> None:
-        self._operands, (of_h, self._of_w, of_b) = (h, w, b), call.needs
-        self._runs = [*chunks(h.shape[0], call.rows)]
-        # The memory of all chunks: a fresh one for each would be as large, and takes as long.
-        self._x: torch.Tensor | None = h.new_empty(self._runs[0].stop, w.shape[0])
-        self._dh = torch.empty_like(h, memory_format=torch.contiguous_format) if of_h else None
-        self._dw: torch.Tensor | None = None
-        self._wide: torch.Tensor | None = None  # the gradient of a chunk, where it is widened
-        self._db = h.new_zeros(w.shape[:1], dtype=loss_type(h)) if of_b else None
 
-    def logits(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Each run of rows, with the product of these."""
-        (h, w, b), x = self._operands, self._x
-        assert x is not None
-        for rows in self._runs:
-            out = x[: rows.stop - rows.start]
-            if b is None:
-                yield rows, torch.mm(h[rows], w.t(), out=out)
-            else:
-                yield rows, torch.addmm(b, h[rows], w.t(), out=out)
+def _product(h: torch.Tensor, w: torch.Tensor, b: Any, memory: torch.Tensor) -> torch.Tensor:
+    """h @ w.T + b, in memory that all chunks share: fresh memory takes as long as a kernel."""
+    out = memory[: len(h) * len(w)].view(len(h), len(w))
+    return torch.mm(h, w.t(), out=out) if b is None else torch.addmm(b, h, w.t(), out=out)
 
-    def add(self, rows: slice, dx: torch.Tensor) -> None:
-        """Adds the gradients that follow from that of the logits of these rows."""
-        h, w, _ = self._operands
-        if self._dh is not None:
-            torch.mm(dx, w, out=self._dh[rows])
-        if self._of_w:
-            self._add_to_weight(dx, h[rows])
-        if self._db is not None:
-            self._db += dx.sum(0, dtype=self._db.dtype)
 
-    def _add_to_weight(self, dx: torch.Tensor, h: torch.Tensor) -> None:
-        """dw += dx.T @ h, in the type of a loss."""
-        wide = loss_type(h)
-        if h.dtype is not wide and h.is_cuda:
-            if self._dw is None:
-                self._dw = torch.mm(dx.t(), h, out_dtype=wide)
-            else:
-                torch.addmm(self._dw, dx.t(), h, out_dtype=wide, out=self._dw)
-            return
-        if h.dtype is not wide:
-            if self._wide is None:
-                self._wide = dx.new_empty(dx.shape, dtype=wide)  # the first chunk is the longest
-            dx, h = self._wide[: len(dx)].copy_(dx), h.to(wide)
-        self._dw = torch.mm(dx.t(), h) if self._dw is None else self._dw.addmm_(dx.t(), h)
-
-    def results(self) -> list[torch.Tensor]:
-        """The gradients, in the types of the operands."""
-        (h, w, _), self._x, self._wide = self._operands, None, None
-        if h.device.type == "meta" and self._of_w:
-            self._dw = w.new_empty(w.shape)
-        of_all = (self._dh, self._dw, self._db)
-        return [gradient.to(h.dtype) for gradient in of_all if gradient is not None]
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, begins: bool) -> None:
+    """total += a @ b, or = if it begins, in the type of the total; see the note."""
+    named: dict[str, Any] = {"beta": 0 if begins else 1, "out": total}
+    if a.dtype is not total.dtype and a.is_cuda:
+        named["out_dtype"] = total.dtype
+    else:
+        a, b = a.to(total.dtype), b.to(total.dtype)
+    torch.addmm(total, a, b, **named)

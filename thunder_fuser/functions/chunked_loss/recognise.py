@@ -225,16 +225,16 @@ def _match(
     if any(is_tracked == _is_detached(result) for result in results):
         return Reject("logits that are detached")
     of_h, of_w, of_b = (is_tracked and facts.needs(operand) for operand in (h, w, b))
-    again = recomputes(call.reduction, sums is not None, h.dtype) and (of_h or of_w or of_b)
-    rows = rows_of(call, trains=of_w or again)
+    needs = of_h, of_w, of_b
+    again = recomputes(call.reduction, sums is not None, h.dtype, needs)
+    rows = rows_of(call, trains=again)
     if not rows:
         return Reject("the policy keeps its logits")
     parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]
     before = parts_of_product[: parts_of_product.index(product)]
     return _ProductLoss(
         min(ends), frozenset({*chain.dropped, *ends}), call, bsym, product, tuple(before),
-        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), (of_h, of_w, of_b), rows,
-        sums,
+        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), needs, rows, sums,
     )  # fmt: skip
 
 

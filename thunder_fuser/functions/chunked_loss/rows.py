@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A chunk of logits -> its losses and, in the memory of the logits, their gradient.
 
-    x[r, C], target[r]         loss[r]; most[r], log_sum[r]     one pass over the rows
-    x[r, C], most, log_sum  -> dx[r, C], written over x         a pointwise kernel
+    x[r, C], target[r]                loss[r]; most[r], log_sum[r]     one pass over the rows
+    x[n, c], most, log_sum, scale  -> dx[n, c], written over x         a pointwise kernel
 
-Each of the two is a region, as the executor makes them of a trace. So it is compiled, cached and
-reported in the same way, and torch runs it where it cannot be compiled.
+A loss reads rows of all classes; a gradient, some rows or some columns, whose targets count from
+the first of these. Each of the two is a region, as the executor makes them of a trace. So it is
+compiled, cached and reported in the same way, and torch runs it where it cannot be compiled.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ _BACKWARD: Mapping[str, Callable[[Any, Any, float], Any]] = {
 class Options:
     """What a call of cross_entropy asks for, beside its tensors, and what is done to the logits.
 
-    with_sums: the logsumexp of each row is a result too.
+    with_sums: the logsumexp of each row is a result too. classes: the columns of all chunks.
     """
 
+    classes: int
     steps: Steps = ()
     ignore_index: int = -100
     reduction: str = "mean"
@@ -65,40 +67,27 @@ class Options:
         """The call of cross_entropy with these logits."""
         return CrossEntropy(
             logits, target, weight, ignore_index=self.ignore_index, reduction="none",
-            label_smoothing=self.label_smoothing,
+            label_smoothing=self.label_smoothing, classes=self.classes,
         )  # fmt: skip
 
 
 class RowKernels:
-    """The kernels for chunks of one shape and type."""
+    """The kernels for chunks of one shape and type, by the names that profiles show."""
 
     def __init__(self, options: Options, of_jit: Mapping[str, Value], where: str) -> None:
         self.options, self._of_jit, self._where = options, of_jit, where
         self._known: dict[tuple[Any, ...], _Kernel] = {}
+        self._functions: Mapping[str, Callable[..., list[Any]]] = {
+            "lossTotal": self._total, "lossOfRows": self._losses, "gradientOfRows": self._gradient
+        }  # fmt: skip
 
-    def total(self, tensors: NamedTensors) -> torch.Tensor:
-        """The divisor of a mean, for the targets and the weights of all rows."""
-        (total,) = self._run("lossTotal", self._total, tensors)
-        return total
-
-    def losses(self, tensors: NamedTensors) -> dict[str, torch.Tensor]:
-        """The losses of a chunk, under "losses", and the statistics of its rows by their names."""
-        results = self._run("lossOfRows", self._losses, _without(tensors, "scale", "of_sums"))
-        return dict(zip(("losses", *STATISTICS), results, strict=False))
-
-    def gradient(self, tensors: NamedTensors) -> torch.Tensor:
-        """The gradient of the product's result, most often in its memory."""
-        (gradient,) = self._run("gradientOfRows", self._gradient, tensors, donated=("x",))
-        return gradient
-
-    def _run(
-        self, name: str, function: Any, tensors: NamedTensors, donated: Sequence[str] = ()
-    ) -> Sequence[torch.Tensor]:
+    def run(self, name: str, tensors: NamedTensors) -> Sequence[torch.Tensor]:
+        """The results of a kernel. A gradient lies in the memory of the logits most often."""
         named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         key = name, *((at, x.shape, x.dtype, x.device) for at, x in named.items())
         if key not in self._known:
-            region, order = _region(function, named, self._where)
-            memory = RegionMemory(donated=tuple(donated))
+            region, order = _region(self._functions[name], named, self._where)
+            memory = RegionMemory(donated=("x",) * (name == "gradientOfRows"))
             call = RegionCallable(name, region, memory, compile_region, self._of_jit)
             self._known[key] = _Kernel(call, tuple(p.name for p in region.inputs), order)
         return self._known[key](named)
@@ -106,6 +95,7 @@ class RowKernels:
     # ---- what the kernels compute, of proxies
 
     def _total(self, target: Any, weight: Any = None) -> list[Any]:
+        """The divisor of a mean, for the targets and the weights of all rows."""
         call = self.options.call(None, target, weight)
         if weight is None:
             return [call.total(None, float32)]
@@ -113,6 +103,7 @@ class RowKernels:
         return [call.total(prims.take(wide(weight), classes, 0), None)]
 
     def _losses(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
+        """The losses of a chunk, and the statistics of its rows."""
         call = self.options.call(self._values(x)[-1], target, weight)
         losses, rows = call.losses()
         kept = [value for value in rows if value is not None]
@@ -124,9 +115,10 @@ class RowKernels:
     ) -> list[Any]:  # fmt: skip
         values, rows = self._values(x), Rows(**statistics)
         call = self.options.call(values[-1], target, weight)
-        g = call.backward(rows, scale, None)
+        softmax = call.softmax(rows)
+        g = call.row_gradient(rows, softmax) * ltorch.unsqueeze(scale, 1)
         if of_sums is not None:
-            g = g + call.softmax(rows) * ltorch.unsqueeze(of_sums, 1)
+            g = g + softmax * ltorch.unsqueeze(of_sums, 1)
         for (name, number), y in zip(reversed(self.options.steps), reversed(values), strict=False):
             g = _BACKWARD[name](g, y, number)
         return [as_type(g, x.dtype)]
@@ -171,10 +163,6 @@ def _proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
         name, shape=tuple(tensor.shape), device=to_device(tensor.device),
         dtype=to_dtype(tensor.dtype), requires_grad=False,
     )  # fmt: skip
-
-
-def _without(tensors: NamedTensors, *names: str) -> NamedTensors:
-    return {key: tensor for key, tensor in tensors.items() if key not in names}
 
 
 def loss_type(x: torch.Tensor) -> torch.dtype:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss as one symbol of a trace, and what it becomes where gradients are taken.
 
-    loss = loss_in_chunks(h, w, b, target, ...)  ->  loss, dh0, dw0 = chunkedLoss0(h, w, b, target)
-                                                     dh = dh0 * g, dw = dw0 * g
+    loss = loss_in_chunks(h, w, b, target, ...)
+->  loss, t0, t1 = chunkedLoss0(h, w, b, target)             t0, t1: the statistics of the rows
+    dh, dw, db = chunkedLoss1(h, w, b, target, t0, t1, g)    g: the gradient of the loss
 
-    losses = loss_in_chunks(..., "none")         ->  losses = chunkedLoss0(h, w, b, target)
-                                                     dh, dw = chunkedLoss1(h, w, b, target, g)
+    where only the hidden state has a gradient:
+->  loss, dh0 = chunkedLoss0(h, w, b, target)
+    dh = dh0 * g
 """
 
 from __future__ import annotations
@@ -40,60 +42,85 @@ def _meta(  # noqa: PLR0917 - a symbol's arguments
     return (loss, *sums) if sums else loss
 
 
-def _results_like(h: Any, reduction: str, with_sums: bool) -> list[TensorProxy]:
-    shapes = [h.shape[:1] if reduction == "none" else (), *[h.shape[:1]] * with_sums]
+def _results_like(h: Any, reduction: str, with_sums: bool, *kept: Any) -> list[TensorProxy]:
+    shapes = [h.shape[:1] if reduction == "none" else (), *[h.shape[:1]] * with_sums, *kept]
     return [TensorProxy(like=h, shape=shape, dtype=compute_type(h)) for shape in shapes]
 
 
 loss_in_chunks = Symbol("loss_in_chunks", _meta, id=_NAME, is_prim=True, _module=None)
 
 
-def recomputes(reduction: str, with_sums: bool, dtype: Any) -> bool:
-    """True if the backward computes the logits again."""
-    return reduction == "none" or with_sums or dtypes.to_strong_dtype(dtype) is dtypes.float16
+def recomputes(reduction: str, with_sums: bool, dtype: Any, needs: NeedsGradient) -> bool:
+    """True if the backward computes the logits again: for the gradient of a weight or a bias, where
+    it alone knows the gradient of a row, or where half lacks the range for one without a scale."""
+    by_row = reduction == "none" or with_sums or dtypes.to_strong_dtype(dtype) is dtypes.float16
+    return any(needs[1:]) or (by_row and needs[0])
 
 
-def _called(args: Any, needs: NeedsGradient, *g: TensorProxy) -> tuple[TensorProxy, ...]:
-    """The results of the symbol that computes the loss, or with its gradient `g` only gradients."""
-    *tensors, steps, ignore_index, reduction, smoothing, with_sums, rows, _, where = args
-    options = Options(steps, ignore_index, reduction, smoothing, with_sums)
-    call = ChunkedLoss(options, rows, needs, options_of_jit(), where)
-    name = f"{CALLED}{next(_numbers)}"
+class _Call:
+    """One call of the symbol: what it becomes, as symbols that run `ChunkedLoss`."""
 
-    def meta(h: Any, w: Any, b: Any, *others: Any) -> Any:
-        like = [x for x, needed in zip((h, w, b), needs, strict=True) if needed]
-        results = [] if g else _results_like(h, reduction, with_sums)
-        return *results, *(TensorProxy(like=x, dtype=h.dtype) for x in like)
+    def __init__(self, args: Any, needs: NeedsGradient) -> None:
+        *self.tensors, steps, ignore_index, reduction, smoothing, with_sums, rows, _, where = args
+        h, w, *_ = self.tensors
+        options = Options(w.shape[0], steps, ignore_index, reduction, smoothing, with_sums)
+        again = recomputes(reduction, with_sums, h.dtype, needs)
+        self.run = ChunkedLoss(options, rows, needs, again, options_of_jit(), where)
 
-    def bind(bsym: BoundSymbol) -> None:
-        bsym._call_ctx = {name: call}
-        bsym.header = f"{rows} rows of the logits at a time"
+    def losses(self) -> tuple[TensorProxy, ...]:
+        """The loss; the logsumexp, if asked for; then what the gradients are made of."""
 
-    symbol = Symbol(
-        name, meta, id=name, is_prim=True, tags=_TAGS, executor=KERNELS, _bind_postprocess=bind
-    )
-    return symbol(*tensors, *g)  # type: ignore[no-any-return]
+        def meta(h: Any, w: Any, b: Any, target: Any, weight: Any) -> Any:
+            run, rows = self.run, h.shape[:1]
+            shapes = [rows, rows] if weight is None else [rows, rows, rows, ()]
+            of_h = [TensorProxy(like=h)] * (any(run.needs) and not run.recomputes)
+            options, kept = run.options, shapes * run.recomputes
+            return *_results_like(h, options.reduction, options.with_sums, *kept), *of_h
+
+        return self._call(meta, self.run.losses, *self.tensors)
+
+    def gradients(self, *others: TensorProxy) -> tuple[TensorProxy, ...]:
+        """Those of the hidden state, the weight and the bias, as far as they have some."""
+
+        def meta(*tensors: Any) -> Any:
+            return tuple(TensorProxy(like=x) for x in self.of(tensors))
+
+        return self._call(meta, self.run.gradients, *self.tensors, *others)
+
+    def of(self, tensors: Any) -> list[Any]:
+        """Those of the first three that have gradients."""
+        return [x for x, needed in zip(tensors, self.run.needs, strict=False) if needed]
+
+    def _call(self, meta: Any, run: Any, *args: Any) -> tuple[TensorProxy, ...]:
+        name = f"{CALLED}{next(_numbers)}"
+
+        def bind(bsym: BoundSymbol) -> None:
+            bsym._call_ctx = {name: run}
+            bsym.header = f"{self.run.rows} rows of the logits at a time"
+
+        symbol = Symbol(
+            name, meta, id=name, is_prim=True, tags=_TAGS, executor=KERNELS, _bind_postprocess=bind
+        )
+        return symbol(*args)  # type: ignore[no-any-return]
 
 
 def _without_gradient(*args: Any) -> Any:
-    loss, *sums = _called(args, (False, False, False))
+    loss, *sums = _Call(args, (False, False, False)).losses()
     return (loss, *sums) if sums else loss
 
 
 def _gradient(*args: Any) -> Any:
-    h, reduction, with_sums, needs = args[0], args[7], args[9], args[-2]
-    tensors = [x for x, needed in zip(args[:3], needs, strict=True) if needed]
-    if recomputes(reduction, with_sums, h.dtype):
-        results = _called(args, (False, False, False))
-        of_results = [get_grad(result) for result in results]
-        gradients = _called(args, needs, *of_results) if tensors else ()
+    call = _Call(args, args[-2])
+    loss, *kept = call.losses()
+    sums = [kept.pop(0)] if call.run.options.with_sums else []
+    of_results = [get_grad(result) for result in (loss, *sums)]
+    if call.run.recomputes:
+        gradients = call.gradients(*kept, *of_results)
     else:
-        loss, *parts = _called(args, needs)
-        results, g = (loss,), get_grad(loss)
-        gradients = tuple(as_type(part, g.dtype) * g for part in parts)
-    for tensor, gradient in zip(tensors, gradients, strict=True):
+        gradients = tuple(as_type(x, loss.dtype) * of_results[0] for x in kept)
+    for tensor, gradient in zip(call.of(args), gradients, strict=True):
         put_grad(tensor, as_type(gradient, tensor.dtype))
-    return results if with_sums else results[0]
+    return (loss, *sums) if sums else loss
 
 
 CHUNKED_LOSS: Table = {_NAME: Composite(lambda *_: None, _without_gradient, _gradient)}
