@@ -104,6 +104,7 @@ EXACT_WHERE_NAN = ("fmod", "remainder", "%", "//", "floor_divide")
 REFUSED_BY_TORCH_ALONE = {
     "modified by an inplace operation": "what a backward needs of it is copied before",
     "must be Tensor, not": "Thunder takes numbers there",
+    "must be float, not complex": "F.pad's number, of which a bool is made",
     "where() received an invalid combination": "Thunder takes True for a condition",
     "view size is not compatible": "Thunder has no strides, and our results are row-major",
     "Boolean inputs not supported for relu": "inductor takes them, beside the fuser",
@@ -264,7 +265,7 @@ def _is_undefined(source: Any, out: torch.Tensor) -> bool:
     is_cast = isinstance(source, torch.Tensor) and not _is_exact(source)
     if not exact or not is_cast or not source.numel():
         return False
-    parts, facts = _parts(source).trunc(), torch.iinfo(out.dtype)
+    parts, facts = parts_of(source).trunc(), torch.iinfo(out.dtype)
     return not bool(((parts >= facts.min) & (parts < facts.max + 1.0)).all())
 
 
@@ -293,11 +294,11 @@ def wrong(
         is_nan = torch.stack([one.float().isnan() for one in runs]).all(0)
         return bad & ~is_nan if may_be_exact else bad
     if is_exact:
-        return ~_same(_parts(ours), _parts(eager))
-    parts, seen = _parts(ours), torch.stack([_parts(one) for one in runs])
+        return ~_same(parts_of(ours), parts_of(eager))
+    parts, seen = parts_of(ours), torch.stack([parts_of(one) for one in runs])
     is_nan = seen.isnan().all(0)
     if double is not None and double.shape == eager.shape:
-        lent = _parts(double.to(eager.dtype))
+        lent = parts_of(double.to(eager.dtype))
         if not _has_any(words_in, DOUBLE_CLASSES):
             lent = torch.where(_class(lent) == _class(seen[0]), lent, seen[0])
         seen = torch.cat([seen, lent.unsqueeze(0)])
@@ -347,7 +348,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def _parts(one: torch.Tensor) -> torch.Tensor:
+def parts_of(one: torch.Tensor) -> torch.Tensor:
     if one.is_complex():
         return torch.view_as_real(one.to(torch.complex128).resolve_conj())
     return one.to(torch.float64)

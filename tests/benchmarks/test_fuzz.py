@@ -501,6 +501,7 @@ def test_an_infinite_gradient_of_attention() -> None:
     ).bounds(0)  # fmt: skip
     ours, eager = torch.full((1, 1, 2, 8), NAN), torch.full((1, 1, 2, 8), INF)
     assert bounds.differ("gradient a", ours, eager) == ("", "")
+    assert bounds.differ("gradient a", ours * 1j, eager * (1 + 1j)) == ("", "")  # of two parts
     assert bounds.differ("gradient a", ours, torch.ones_like(eager))[0] == "value"
     assert bounds.differ("result v0", ours, eager)[0] == "value"
 
@@ -594,6 +595,12 @@ def test_errors_that_are_ours_alone_and_right() -> None:
     write = Statement("v1", "{x}[..., 1:].mul_(2)", ("v0",))
     assert not judge.judge(Program((indices,), (beyond,), ("v0",))).failures
     assert not judge.judge(Program((floats,), (zeros, write), ("v0",))).failures
+
+
+def test_the_number_of_pad() -> None:
+    inputs = (Input("a", "bool", (1,), ("True",)),)
+    body = (Statement("v0", "F.pad({x}, (1, 2), value=1+2j)", ("a",)),)
+    assert judge.judge(Program(inputs, body, ("v0",))) == judge.Verdict()
 
 
 def test_the_sign_of_a_complex_zero_that_neg_leaves() -> None:
