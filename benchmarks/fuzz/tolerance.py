@@ -139,6 +139,8 @@ REFUSED_BY_US_ALONE = {
     "SourcelessBuilder.create does not know": "torchcompile's Dynamo does not read Thunder's"
     " gradients of functions for which it calls torch",
     "no kernel found to launch": "torch chooses among kernels for a mask of bools as for no other",
+    "Expected one broadcast dimension": "Thunder's gradient of a sum over (), torch's word for all"
+    " axes; plain Thunder may refuse a write before it",
     "OutOfRangeError": "wrong indices raise, where some of torch's kernels read on",
     "a tensor of indices holds": "the same, in the emulator",
     "InPlaceError": "writes that Thunder 0.2.6 would lose, and that are not followed, are refused",

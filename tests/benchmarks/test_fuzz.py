@@ -241,6 +241,16 @@ def test_a_constant_that_loses_its_type_is_found(monkeypatch: pytest.MonkeyPatch
     assert found.kind == "result dtype"
 
 
+def test_a_complex_constant_beside_half() -> None:
+    """torch has complex numbers of half precision, a definition computes in float32."""
+    row = "fd.ops.where({b}, fd.define_scalar({n}, {t}), {x})"
+    body = (Statement("v0", row, ("a", "2", "DataType.ComplexDouble", "b")),)
+    inputs = (Input("a", "bool", (), ("True",)), Input("b", "float16", (), ("1",)))
+    assert not definitions.judge(
+        DefinitionProgram(Program(inputs, body, ("v0",)), "cpu")
+    ).failures  # fmt: skip
+
+
 def test_a_variance_below_the_rounding_of_a_mean() -> None:
     for x, expected in (
         (torch.full((6,), 0.1), leeway.NOISE), (torch.full((6,), 0.1).bfloat16(), ""),
@@ -595,6 +605,8 @@ def test_errors_that_are_ours_alone_and_right() -> None:
     write = Statement("v1", "{x}[..., 1:].mul_(2)", ("v0",))
     assert not judge.judge(Program((indices,), (beyond,), ("v0",))).failures
     assert not judge.judge(Program((floats,), (zeros, write), ("v0",))).failures
+    total = Statement("v0", "torch.sum({x}, ())", ("a",))
+    assert not judge.judge(Program((floats,), (total,), ("v0",))).failures
 
 
 def test_the_number_of_pad() -> None:
