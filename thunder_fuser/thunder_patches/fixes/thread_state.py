@@ -10,9 +10,8 @@
 A call writes torch's grad mode and autocast to the function's CompileData, tracing reads it there,
 and the call's end sets torch's grad mode from it. With several threads, a program without gradients
 was stored under the key with them, and a thread's grad mode was another's. Replaced: the attributes
-`is_grad_enabled` and `autocast_stack` of CompileData, by descriptors that keep a value a thread;
-and thunder.transforms.autocast's `disable_autocast` and `is_autocast_enabled`, which shared a
-global: while one thread cast the operands of a product, no other thread did.
+`is_grad_enabled` and `autocast_stack` of CompileData, by descriptors; and `disable_autocast` and
+`is_autocast_enabled`, a global: while one thread cast a product's operands, no other thread did.
 """
 
 from __future__ import annotations
@@ -71,4 +70,5 @@ class _OfThread:
             return data.__dict__.setdefault(self._key, _Values(self._make)).value
 
     def __set__(self, data: Any, value: Any) -> None:
-        data.__dict__.setdefault(self._key, _Values(self._make)).value = value
+        known = data.__dict__
+        (known.get(self._key) or known.setdefault(self._key, _Values(self._make))).value = value
