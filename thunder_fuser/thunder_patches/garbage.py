@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import thunder
+from thunder.core.compile_data import reset_compile_data_and_stats, set_compile_data_and_stats
 
 from thunder_fuser.base.threads import make_lock
 from thunder_fuser.thunder_patches.patch import Hooks
@@ -34,10 +35,15 @@ def collect_later(hooks: Hooks) -> None:
         # A call counts as a miss before it compiles, and adds to the cache when it has.
         is_compiled = stats.cache_misses <= len(stats.interpreter_cache)
         if is_compiled or hooks.executor not in data.executors_list:
-            return of_thunder(data, stats)  # type: ignore[no-any-return]
+            return _Reset(set_compile_data_and_stats(data, stats))
         return full_collections_wait(of_thunder(data, stats))
 
     thunder.compile_data_and_stats = compile_data_and_stats
+
+
+class _Reset(nullcontext[Any]):  # ends a block as Thunder's generator does, and in half its time
+    def __exit__(self, *_: Any) -> None:
+        reset_compile_data_and_stats(self.enter_result)
 
 
 @contextmanager
@@ -52,7 +58,6 @@ def full_collections_wait(inside: AbstractContextManager[Any] = _NOTHING) -> Ite
             yield
     finally:
         with _guard:
-            before = _waiting[0]
-            _waiting.pop()
+            before, _ = _waiting[0], _waiting.pop()
             if not _waiting:
                 gc.set_threshold(*before)

@@ -125,10 +125,8 @@ def structure_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Structure:
 
 def _part(value: Any) -> Any:
     kind = type(value)
-    if value is None:
-        return None
-    if kind in _USUAL or isinstance(value, _COMPARED):
-        return 0
+    if value is None or kind in _USUAL or isinstance(value, _COMPARED):
+        return None if value is None else 0
     if isinstance(value, (list, tuple)):
         return [kind, *map(_part, value)]
     if isinstance(value, dict):

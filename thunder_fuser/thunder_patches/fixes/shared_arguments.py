@@ -104,10 +104,11 @@ def _are_same(values: list[Any], names: list[str], at: int, other: int) -> bool:
     (start, end), (first, last) = _extent(x), _extent(y)
     if end <= first or last <= start:
         return False
+    places = " and ".join(f"{[*t.shape]} at {t.storage_offset()}" for t in (x, y))
     raise InPlaceError(
         f"the arguments {names[at]} and {names[other]}, one of which is written in place",
         expected="one tensor twice, or tensors that share no memory",
-        got=f"{_described(x)} and {_described(y)} of one storage", do="pass a clone of one of them",
+        got=f"{places} of one storage", do="pass a clone of one of them",
     )  # fmt: skip
 
 
@@ -116,10 +117,6 @@ def _extent(x: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True)) + 1
     start, width = x.storage_offset(), x.element_size()
     return start * width, (start + reach * (x.numel() > 0)) * width
-
-
-def _described(x: torch.Tensor) -> str:
-    return f"{[*x.shape]} at {x.storage_offset()}"
 
 
 def _groups(values: Iterable[Any]) -> list[list[int]]:
