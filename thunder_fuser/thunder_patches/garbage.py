@@ -41,7 +41,7 @@ def collect_later(hooks: Hooks) -> None:
     thunder.compile_data_and_stats = compile_data_and_stats
 
 
-class _Reset(nullcontext[Any]):  # ends a block as Thunder's generator does, and in half its time
+class _Reset(nullcontext[Any]):  # ends a block as Thunder's does, without a generator
     def __exit__(self, *_: Any) -> None:
         reset_compile_data_and_stats(self.enter_result)
 
