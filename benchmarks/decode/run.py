@@ -28,7 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--models", nargs="+", choices=models, help="of the products; default: all")
     add("--rows", nargs="+", type=at_least_one, default=products.ROWS, help="of the products")
     add("--batch", nargs="+", type=at_least_one, default=(1, 4, 8), help="default: 1 4 8")
-    add("--layers", type=at_least_one, help="of the model (16)")
+    add("--of", choices=tokens.MODELS, default="Llama-3.2-1B", help="sizes of the tokens' model")
+    add("--layers", type=at_least_one, help="of the model, if not its own")
     add("--seconds", type=float, default=0.2, help="of running, for each product (0.2)")
 
 
@@ -60,7 +61,7 @@ def _products(given: argparse.Namespace, report: Report, rate: float) -> None:
 
 
 def _tokens(given: argparse.Namespace, report: Report, rate: float) -> None:
-    sizes = tokens.SMALL if given.small else tokens.Model()
+    sizes = tokens.SMALL if given.small else tokens.MODELS[given.of]
     sizes = replace(sizes, layers=given.layers or sizes.layers)
     report.figures["model"] = asdict(sizes)
     found: list[tokens.Measured] = []

@@ -57,6 +57,11 @@ class Model:
 
 
 SMALL = Model(2, 256, 4, 2, 512, 1024, 32)
+MODELS = {
+    "Llama-3.2-1B": Model(),
+    "Qwen2.5-0.5B": Model(24, 896, 14, 2, 4864, 151936),
+    "Llama-3-8B": Model(32, 4096, 32, 8, 14336),
+}
 
 
 class Layer(nn.Module):

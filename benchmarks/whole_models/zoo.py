@@ -4,7 +4,7 @@
     gpt2        nanoGPT's, 12 layers                      resnet50  convolutions, batch norms
     llama, qwen, pythia, gemma, phi  litgpt's             vit       a vision transformer
     hf_qwen, bert, moe  of transformers, by thunderfx     unet      group norms and attention
-    gpt2_short, llama_short, vit_short: of sizes at which a GPU waits for Python
+    gpt2_short, gpt2_128, llama_short, llama_128, vit_short: at which a GPU waits for Python
 
 Each model takes its inputs and gives the loss. In inference it gives logits.
 """
@@ -173,8 +173,10 @@ _CPU = Sizes(2, 128, 2, shrink=True)
 ENTRIES = {
     "gpt2": Entry(_gpt2, Sizes(8, 1024), Sizes(2, 16, shrink=True)),
     "gpt2_short": Entry(_gpt2, Sizes(1, 128), Sizes(2, 16, shrink=True)),
+    "gpt2_128": Entry(_gpt2, Sizes(8, 128), Sizes(2, 16, shrink=True)),
     "llama": Entry(_litgpt("Llama-3.2-1B", n_query_groups=2), Sizes(4, 2048, 4), _CPU),
     "llama_short": Entry(_litgpt("Llama-3.2-1B", n_query_groups=2), Sizes(1, 256, 4), _CPU),
+    "llama_128": Entry(_litgpt("Llama-3.2-1B", n_query_groups=2), Sizes(1, 128, 4), _CPU),
     "qwen": Entry(_litgpt("Qwen2.5-1.5B", n_query_groups=2), Sizes(4, 2048, 6), _CPU),
     "pythia": Entry(_litgpt("pythia-410m"), Sizes(8, 1024, 8), _CPU),
     "gemma": Entry(_litgpt("Gemma-2-2b", n_query_groups=4), Sizes(2, 2048, 4), _CPU),
