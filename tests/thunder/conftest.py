@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,6 +32,13 @@ def evaluate_region() -> Compile:
     return evaluated
 
 
-@pytest.fixture
-def fuser() -> ThunderFuser:
+@cache
+def _fuser() -> ThunderFuser:
+    """One for all tests: it registers hundreds of functions."""
     return ThunderFuser("evaluated", evaluated)
+
+
+@pytest.fixture
+def fuser(monkeypatch: pytest.MonkeyPatch) -> ThunderFuser:
+    monkeypatch.setattr(_fuser(), "last_claims", None)
+    return _fuser()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from helpers.traced import traced
 from thunder.core import dtypes, prims
 from thunder.core.prims import PrimIDs
 
@@ -97,14 +98,14 @@ def test_row_gives_what_torch_gives(
     """Between two copies, which are fused; torch's own call stands alone."""
     call, make = CALLS[row.name]
     args = make(dtype)
-    expected = thunder.jit(call, executors=[])(*args)
+    expected = traced(call, args)
     args = [arg.int() if bits == 32 and is_index(arg) else arg for arg in args]
 
     def between(*args: Any) -> Any:
         made = call(*[prims.clone(arg) for arg in args])
         return tuple(map(prims.clone, made)) if isinstance(made, tuple) else prims.clone(made)
 
-    got = thunder.jit(between, executors=[fuser])(*args)
+    got = traced(between, args, [fuser])
     assert len(fuser.last_claims.regions) == 1
     many = isinstance(expected, tuple)
     # The fused gradient divides in float32 what torch divides in the type itself.
