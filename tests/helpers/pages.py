@@ -19,6 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers.forked import forked
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
     r"(?P<head>(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n)(?P<text>.*?)^```$",
@@ -40,14 +42,18 @@ def run_page(page: Path, folder: Path) -> str:
 
 def run_script(script: Path, root: Path = ROOT) -> str:
     """What a script prints, run in its folder with the package of `root`."""
-    ran = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=script.parent, env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, f"{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
-    assert "Warning" not in ran.stderr, ran.stderr
-    return ran.stdout
+    if root == ROOT:
+        status, out, err = forked(script)
+    else:
+        ran = subprocess.run(
+            [sys.executable, str(script)],
+            cwd=script.parent, env={**os.environ, "PYTHONPATH": str(root)},
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        status, out, err = ran.returncode, ran.stdout, ran.stderr
+    assert status == 0, f"{out[-2000:]}\n{err[-4000:]}"
+    assert "Warning" not in err, err
+    return out
 
 
 def _package(text: str, folder: Path) -> Path:
