@@ -13,10 +13,15 @@ import torch
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.thunder_patches.garbage import full_collections_wait
 
-BEFORE = gc.get_threshold()
+Thresholds = tuple[int, int, int]
 
 
-def thresholds_of(seen: list[tuple[int, ...]], **given: Any) -> Any:
+@pytest.fixture
+def before() -> Thresholds:
+    return gc.get_threshold()
+
+
+def thresholds_of(seen: list[Thresholds], **given: Any) -> Any:
     """A jitted function that notes Python's thresholds while it is traced."""
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -28,28 +33,28 @@ def thresholds_of(seen: list[tuple[int, ...]], **given: Any) -> Any:
     return thunder.jit(function, **given)
 
 
-def test_a_full_collection_waits_for_the_trace() -> None:
-    seen: list[tuple[int, ...]] = []
+def test_a_full_collection_waits_for_the_trace(before: Thresholds) -> None:
+    seen: list[Thresholds] = []
     jitted = thresholds_of(seen, executors=[fuser])
     jitted(torch.randn(3))
-    young, middle, old = BEFORE
+    young, middle, old = before
     assert seen[0][:2] == (young, middle) and seen[0][2] > 100 * old
-    assert gc.get_threshold() == BEFORE
+    assert gc.get_threshold() == before
     with pytest.raises(ValueError):
         jitted(torch.randn(3, 3, 3))
-    assert len(seen) == 2 and gc.get_threshold() == BEFORE
+    assert len(seen) == 2 and gc.get_threshold() == before
 
 
-def test_not_for_thunder_alone() -> None:
-    seen: list[tuple[int, ...]] = []
+def test_not_for_thunder_alone(before: Thresholds) -> None:
+    seen: list[Thresholds] = []
     thresholds_of(seen)(torch.randn(3))
-    assert seen == [BEFORE]
+    assert seen == [before]
 
 
-def test_the_last_of_several_compilations_restores_the_thresholds() -> None:
+def test_the_last_of_several_compilations_restores_the_thresholds(before: Thresholds) -> None:
     one, other = full_collections_wait(), full_collections_wait()
     with one:
         other.__enter__()
-    assert gc.get_threshold() != BEFORE
+    assert gc.get_threshold() != before
     other.__exit__(None, None, None)
-    assert gc.get_threshold() == BEFORE
+    assert gc.get_threshold() == before
