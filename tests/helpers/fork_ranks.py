@@ -9,31 +9,11 @@ Rank r writes its output to FOLDER/r, and FOLDER/r.status gets its exit status w
 from __future__ import annotations
 
 import os
-import runpy
 import sys
-import traceback
 from importlib import import_module
 from pathlib import Path
 
-
-def run_rank(rank: int, output: Path, script: str) -> None:
-    """Ends this process, with the status that Python would have had."""
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.environ["RANK"] = str(rank)
-    status = 1
-    try:
-        runpy.run_path(script, run_name="__main__")
-        status = 0
-    except SystemExit as ended:
-        status = int(ended.code or 0) if isinstance(ended.code, int | None) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+from forked import run_main  # of the folder of this script
 
 
 def main() -> None:
@@ -47,7 +27,9 @@ def main() -> None:
     for rank in range(int(size)):
         child = os.fork()
         if not child:
-            run_rank(rank, Path(folder, str(rank)), script)
+            os.environ["RANK"] = str(rank)
+            output = Path(folder, str(rank))
+            run_main(Path(script), output, output)
         ranks[child] = rank
     while ranks:
         child, status = os.wait()

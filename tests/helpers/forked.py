@@ -8,7 +8,6 @@ The import takes longer than most scripts. What a first import says is tested in
 
 from __future__ import annotations
 
-import atexit
 import os
 import runpy
 import signal
@@ -18,6 +17,7 @@ import traceback
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 SECONDS = 300  # of a script
 
@@ -56,14 +56,18 @@ def serve() -> None:
 
 
 def _run(script: Path) -> None:
-    """Ends this process, with the status that Python would have had."""
-    for descriptor, end in ((1, ".out"), (2, ".err")):
-        os.dup2(os.open(script.with_suffix(end), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(script.parent)
     sys.argv = [str(script)]
     sys.path[0] = str(script.parent)
     signal.alarm(SECONDS)
+    run_main(script, script.with_suffix(".out"), script.with_suffix(".err"))
+
+
+def run_main(script: Path, out: Path, err: Path) -> NoReturn:
+    """Ends this process, with the status that Python would have had."""
+    for descriptor, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     status = 1
     try:
         runpy.run_path(str(script), run_name="__main__")
@@ -73,7 +77,6 @@ def _run(script: Path) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
