@@ -14,8 +14,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: no collection of garbage walks over them again. What
-    traces leave is looked through seldom: the usual thresholds cost a sixth of the suite's time."""
+    """Modules and tests stay to the end: no collection of garbage walks over them again, and
+    what traces leave is looked through seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 20)
