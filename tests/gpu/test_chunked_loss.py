@@ -76,5 +76,5 @@ def test_the_peak_is_that_of_a_chunk() -> None:
         peaks.append(torch.cuda.max_memory_allocated() - before)
     chunk, weight = 128 * classes * 2, classes * WIDTH * 2
     assert peaks[0] >= ROWS * classes * 2
-    # The forward has a chunk; the backward, the weight's gradient and a quarter of one.
-    assert peaks[1] <= 1.1 * max(chunk, weight + chunk // 4)
+    # Beside a chunk lie the float32 sums of the weight's gradient; later, this gradient in bf16.
+    assert peaks[1] <= 1.1 * (2 * weight + max(chunk, weight))

@@ -4,23 +4,24 @@
     losses:     for each chunk of rows              gradients:  for each chunk of columns
                     x = h[rows] @ w.T + b                           x = h @ w[cols].T + b[cols]
                     losses, statistics = kernel(x)                  dx = kernel(x, statistics, g)
-                                                                    dw[cols] = dx.T @ h
-                                                                    db[cols] = sum(dx)
-                                                                    dh += dx @ w[cols]
+                    dx = kernel(x, statistics)                      dw[cols] = dx.T @ h
+                    dh[rows] = dx @ w                               db[cols] = sum(dx)
+                    dw += dx.T @ h[rows]                            dh += dx @ w[cols]
+                    db += sum(dx)
 
-The forward runs the first, the backward the second: it knows the statistics of whole rows, two
-numbers each, and the gradient of the loss. Where only the hidden state needs a gradient, and one
-number scales it, the first loop has it too, dh[rows] = dx @ w, so that no product runs twice.
+Most often the forward runs the first, and the backward multiplies the gradients by that of the
+loss, a number. Where each row's loss has a gradient of its own, the forward has the losses alone,
+and the backward runs the second: it knows the statistics of whole rows, two numbers each.
 
 Note [As exact as eager]. Eager has one product for each gradient: its accumulator is float32, and
-the sum is rounded once. So have the gradients of the weight and the bias here. That of the hidden
-state is a sum over chunks of columns, added in float32 and rounded once too. A product of 16-bit
-floats that writes float32 exists on a GPU only; on a CPU the operands of this product are widened.
+the sum is rounded once. A gradient that is a sum over chunks is added in float32 here, and rounded
+once too. A product of 16-bit floats that writes float32 exists on a GPU only; on a CPU the operands
+of this product are widened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,8 @@ class ChunkedLoss:
     """The loss of (h, weight, bias, target, class weights), and its gradients.
 
     rows: of the logits that exist at a time. needs: the gradients that are asked for. recomputes:
-    whether `gradients` computes them, with the logits again; if not, `losses` has that of h.
+    whether `gradients` computes them, with the logits again; if not, `losses` does, for a loss
+    whose own gradient is 1.
     """
 
     options: Options
@@ -68,23 +70,28 @@ class ChunkedLoss:
     def losses(
         self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any
     ) -> tuple[torch.Tensor, ...]:
-        """The loss; the rows' logsumexp, if asked for; the statistics, or the gradient of h."""
+        """The loss; the rows' logsumexp, if asked for; the statistics, or the gradients, of which
+        those of the weight and the bias are in float32."""
+        wide = loss_type(h)
+        has_gradients = any(self.needs) and not self.recomputes
+        gradients = self._empty((h, w, b), (h.dtype, wide, wide)) if has_gradients else []
         if h.device.type == "meta":
-            return self._without_data(h, weight)
+            return *self._without_data(h, weight), *_present(gradients)
         runs, total = [*chunks(len(h), self.rows)], self._total(h, target, weight)
-        x, results, dh = h.new_empty(runs[0].stop * len(w)), [], []
+        scale = self._scale(target, total.new_ones(()) / total)
+        x, results = h.new_empty(runs[0].stop * len(w)), []
         for rows in runs:
             tensors = {"x": _product(h[rows], w, b, x), "target": target[rows], "weight": weight}
             results.append(self.kernels.run("lossOfRows", tensors))
-            if any(self.needs) and not self.recomputes:
-                tensors["scale"] = self._scale(target[rows], total.new_ones(()) / total)
+            if has_gradients:
                 tensors |= zip(STATISTICS, results[-1][1:], strict=False)
-                dh.append(torch.mm(*self.kernels.run("gradientOfRows", tensors), w))
+                (dx,) = self.kernels.run("gradientOfRows", {**tensors, "scale": scale[rows]})
+                _add_rows(gradients, rows, dx, h, w)
         columns = zip(*results, strict=True)
         loss, *kept = (torch.cat(each) if each[0].ndim else each[0] for each in columns)
         loss = loss if self.options.reduction == "none" else loss.sum() / total
         sums = [kept[0] + kept[1]] if self.options.with_sums else []
-        return loss, *sums, *(kept if self.recomputes else [torch.cat(dh)] if dh else [])
+        return loss, *sums, *(kept if self.recomputes else _present(gradients))
 
     def gradients(
         self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any,
@@ -94,10 +101,7 @@ class ChunkedLoss:
         the gradient of the loss and, if it is a result, that of the rows' logsumexp."""
         statistics, wide = STATISTICS[: _kept(weight)], loss_type(h)
         of_rows = dict(zip((*statistics, "scale", "of_sums"), others, strict=False))
-        dh, dw, db = (
-            torch.empty(x.shape, dtype=kind, device=h.device) if needed else None
-            for x, kind, needed in zip((h, w, b), (wide, h.dtype, h.dtype), self.needs, strict=True)
-        )
+        dh, dw, db = self._empty((h, w, b), (wide, h.dtype, h.dtype))
         # Beside a chunk lies the gradient of the weight, so it has a quarter of the bytes.
         runs = [*chunks(len(w), max(1, self.rows * len(w) // (4 * len(h))))]
         if h.device.type != "meta":
@@ -115,7 +119,16 @@ class ChunkedLoss:
                     torch.mm(dx.t(), h, out=dw[columns])
                 if db is not None:
                     db[columns] = dx.sum(0, dtype=wide)
-        return tuple(gradient.to(h.dtype) for gradient in (dh, dw, db) if gradient is not None)
+        return tuple(gradient.to(h.dtype) for gradient in _present((dh, dw, db)))
+
+    def _empty(
+        self, tensors: Sequence[Any], kinds: Sequence[torch.dtype]
+    ) -> list[torch.Tensor | None]:
+        """Memory for the gradients that are asked for, in these types."""
+        return [
+            torch.empty(x.shape, dtype=kind, device=x.device) if needed else None
+            for x, kind, needed in zip(tensors, kinds, self.needs, strict=True)
+        ]
 
     def _total(self, h: torch.Tensor, target: torch.Tensor, weight: Any) -> torch.Tensor:
         """What a loss is divided by: 1, if it is no mean."""
@@ -134,7 +147,26 @@ class ChunkedLoss:
         results = [rows if self.options.reduction == "none" else number]
         results += [rows] if self.options.with_sums else []
         kept = [rows, rows, rows, number][: _kept(weight)]
-        return *results, *(kept if self.recomputes else [h] * any(self.needs))
+        return *results, *(kept if self.recomputes else [])
+
+
+def _present(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:
+    return [gradient for gradient in gradients if gradient is not None]
+
+
+def _add_rows(
+    gradients: Sequence[torch.Tensor | None], rows: slice, dx: torch.Tensor, h: torch.Tensor,
+    w: torch.Tensor,
+) -> None:  # fmt: skip
+    """What these rows of the logits, with the gradient dx, add to those of h, w and b."""
+    dh, dw, db = gradients
+    if dh is not None:
+        torch.mm(dx, w, out=dh[rows])
+    if dw is not None:
+        _add_product(dw, dx.t(), h[rows], begins=not rows.start)
+    if db is not None:
+        of_rows = dx.sum(0, dtype=db.dtype)
+        db.copy_(of_rows if not rows.start else db + of_rows)
 
 
 def _kept(weight: Any) -> int:

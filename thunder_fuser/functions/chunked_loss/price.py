@@ -4,7 +4,7 @@
 The option `loss_rows` says it, or leaves it to the policy of rematerialization:
 
     none()                logits are kept, as all values
-    time()                in chunks where the backward does not compute the logits again
+    time()                in chunks where neither the weight nor the bias has a gradient
     memory(), budget(x)   in chunks
 """
 
@@ -20,8 +20,8 @@ ROWS = {"cuda": 2048, "cpu": 512}
 
 
 def rows_of(call: CrossEntropy, *, trains: bool) -> int:
-    """The rows of a chunk; 0 if the logits stay whole. trains: whether the backward computes the
-    logits again."""
+    """The rows of a chunk; 0 if the logits stay whole. trains: whether chunks take more time, for
+    sums of the weight's gradient or for logits that the backward computes again."""
     with in_force(options_of_jit()):
         rows, policy = option("loss_rows"), policy_of(option("rematerialization"))
     assert isinstance(rows, int)
@@ -31,6 +31,6 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
 
 
 def _pays(policy: Policy, trains: bool) -> bool:
-    """True if fewer bytes are worth a product that runs again."""
+    """True if fewer bytes are worth more time."""
     name = policy.text.partition("(")[0]
     return name in ("memory", "budget") or (name == "time" and not trains)

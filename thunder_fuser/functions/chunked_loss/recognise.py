@@ -227,7 +227,7 @@ def _match(
     of_h, of_w, of_b = (is_tracked and facts.needs(operand) for operand in (h, w, b))
     needs = of_h, of_w, of_b
     again = recomputes(call.reduction, sums is not None, h.dtype, needs)
-    rows = rows_of(call, trains=again)
+    rows = rows_of(call, trains=again or of_w or of_b)
     if not rows:
         return Reject("the policy keeps its logits")
     parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]

@@ -2,12 +2,12 @@
 """The loss as one symbol of a trace, and what it becomes where gradients are taken.
 
     loss = loss_in_chunks(h, w, b, target, ...)
-->  loss, t0, t1 = chunkedLoss0(h, w, b, target)             t0, t1: the statistics of the rows
-    dh, dw, db = chunkedLoss1(h, w, b, target, t0, t1, g)    g: the gradient of the loss
+->  loss, dh0, dw0, db0 = chunkedLoss0(h, w, b, target)
+    dh = dh0 * g, dw = dw0 * g, db = db0 * g                 g: the gradient of the loss
 
-    where only the hidden state has a gradient:
-->  loss, dh0 = chunkedLoss0(h, w, b, target)
-    dh = dh0 * g
+    losses = loss_in_chunks(..., "none")
+->  losses, t0, t1 = chunkedLoss0(h, w, b, target)           t0, t1: the statistics of the rows
+    dh, dw, db = chunkedLoss1(h, w, b, target, t0, t1, g)
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ loss_in_chunks = Symbol("loss_in_chunks", _meta, id=_NAME, is_prim=True, _module
 
 
 def recomputes(reduction: str, with_sums: bool, dtype: Any, needs: NeedsGradient) -> bool:
-    """True if the backward computes the logits again: for the gradient of a weight or a bias, where
-    it alone knows the gradient of a row, or where half lacks the range for one without a scale."""
+    """True if the backward computes the logits again: where it alone knows the gradient of a row,
+    or where half lacks the range for one without a scale."""
     by_row = reduction == "none" or with_sums or dtypes.to_strong_dtype(dtype) is dtypes.float16
-    return any(needs[1:]) or (by_row and needs[0])
+    return by_row and any(needs)
 
 
 class _Call:
@@ -68,14 +68,16 @@ class _Call:
         self.run = ChunkedLoss(options, rows, needs, again, options_of_jit(), where)
 
     def losses(self) -> tuple[TensorProxy, ...]:
-        """The loss; the logsumexp, if asked for; then what the gradients are made of."""
+        """The loss; the logsumexp, if asked for; then the statistics or the gradients."""
 
         def meta(h: Any, w: Any, b: Any, target: Any, weight: Any) -> Any:
             run, rows = self.run, h.shape[:1]
             shapes = [rows, rows] if weight is None else [rows, rows, rows, ()]
-            of_h = [TensorProxy(like=h)] * (any(run.needs) and not run.recomputes)
+            kinds = zip((h, w, b), (h.dtype, compute_type(h), compute_type(h)), run.needs)
+            gradients = [TensorProxy(like=x, dtype=kind) for x, kind, needed in kinds if needed]
             options, kept = run.options, shapes * run.recomputes
-            return *_results_like(h, options.reduction, options.with_sums, *kept), *of_h
+            results = _results_like(h, options.reduction, options.with_sums, *kept)
+            return *results, *(gradients * (not run.recomputes))
 
         return self._call(meta, self.run.losses, *self.tensors)
 
