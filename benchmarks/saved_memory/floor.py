@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from thunder_fuser.rematerialization.plan import Forward, Machine, plan
+from thunder_fuser.rematerialization.forward import Forward
+from thunder_fuser.rematerialization.plan import Machine, plan
 from thunder_fuser.rematerialization.policy import FREE, Policy
 from thunder_fuser.target import CPU
 

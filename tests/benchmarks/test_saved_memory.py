@@ -24,7 +24,7 @@ from thunder_fuser.demo.accuracy import accuracy
 from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.explain import memory
 from thunder_fuser.explain.jitted import jit, recomputation_of
-from thunder_fuser.rematerialization.plan import Forward, Operation, Value
+from thunder_fuser.rematerialization.forward import Forward, Operation, Value
 
 
 def part(size: int, dtype: torch.dtype = torch.bfloat16) -> Part:

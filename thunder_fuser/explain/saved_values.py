@@ -22,7 +22,8 @@ from thunder_fuser.explain.jitted import (
 )
 from thunder_fuser.explain.shown import Shown, kib, plain, table
 from thunder_fuser.rematerialization.apply import Recomputation
-from thunder_fuser.rematerialization.plan import Forward, Plan, tags_of
+from thunder_fuser.rematerialization.forward import Forward
+from thunder_fuser.rematerialization.plan import Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN
 
 _WHY = {
@@ -46,7 +47,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A fusion of the backward: the values of the forward that it recomputes, and their ops.
+    """A fusion of the backward, or a matrix product that torch runs again: the values of the
+    forward that it recomputes, and their ops.
 
     bytes: of those values that would have been kept otherwise.
     """
@@ -202,3 +204,9 @@ def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
         if values and not fusion.region.makes_views:
             ops = (forward.operations[forward.maker[name]].name for name in values)
             yield Again(fusion.name, tuple(values), tuple(ops), comments.bytes(values))
+    for at in sorted(cut.plan.again):
+        op = forward.operations[at]
+        if op.product:
+            values = [value.name for value in op.outputs]
+            names = f"{op.name} as {', '.join(copy for name in values for copy in cut.copies[name])}"
+            yield Again(names, tuple(values), (op.name,), sum(v.bytes for v in op.outputs))

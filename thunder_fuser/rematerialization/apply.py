@@ -10,10 +10,11 @@
 Each region of the backward recomputes the values that it reads, so that no recomputed value lives
 from one region to the next.
 
-Never recomputed: ops that torch runs (matrix products, attention, convolutions, sorts, ...);
-reductions and scans, except over axes of size 1; random numbers without an explicit state; ops that
-read a tensor that is written in place; and ops that Thunder tags as not to be recomputed. What
-Thunder itself repeats for torch.utils.checkpoint counts as backward here.
+Never recomputed: ops that torch runs (attention, convolutions, sorts, ...), but matrix products
+under `memory` and `budget`; reductions and scans, except over axes of size 1; random numbers
+without an explicit state; ops that read a tensor that is written in place; and ops that Thunder
+tags as not to be recomputed. What Thunder itself repeats for torch.utils.checkpoint counts as
+backward here.
 """
 
 from __future__ import annotations
@@ -30,12 +31,21 @@ from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.ir.op_schema import Op as OpRow
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.rematerialization.plan import Forward, Machine, Operation, Plan, Value, plan
+from thunder_fuser.rematerialization.forward import Forward, Operation, Value
+from thunder_fuser.rematerialization.plan import Machine, Plan, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
 from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import VIEWS, bytes_of, elements_of, makes, reads
+from thunder_fuser.trace.proxies import (
+    VIEWS,
+    bytes_of,
+    elements_of,
+    is_product,
+    makes,
+    parts,
+    reads,
+)
 from thunder_fuser.trace.repeat import Repeater
 from thunder_fuser.trace.repeats import repeats_of
 
@@ -47,6 +57,8 @@ _NO_REPEAT = frozenset(
         OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, OpTags.IN_PLACE, OpTags.DEVICE_SYNC_OP,
     }
 )  # fmt: skip
+_PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
+_SLOWER = 16  # a product in float32 than one of 16-bit floats, on a GPU: 51e12 and 791e12 a second
 _SCANS = frozenset({"torch.cumsum", PrimIDs.ARGMAX, PrimIDs.ARGMIN, PrimIDs.VAR_MEAN})
 # Where a primitive's name is not that of its row in ir/op_table.py; any other missing one costs 1.
 _NAMES = {"convert_element_type": "cast", "random_uniform": "uniform", "random_normal": "normal"}
@@ -71,7 +83,7 @@ def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recompu
     """The trace with the policy's cut made; unchanged, and None, if it has no backward."""
     if not prepared.has_backward:
         return prepared, None
-    ops, read = prepared.ops, _Reader(prepared.flow)
+    ops, read = prepared.ops, _Reader(prepared.flow, on_gpu=not prepared.target.is_cpu)
     of_forward = [op for op in ops if not op.is_backward and not op.is_return]
     arguments = {
         proxy.name: bytes_of(proxy)
@@ -106,8 +118,8 @@ def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
 class _Reader:
     """What the plan needs of each op of the forward."""
 
-    def __init__(self, flow: DataFlow) -> None:
-        ops = flow.ops
+    def __init__(self, flow: DataFlow, *, on_gpu: bool) -> None:
+        ops, self.on_gpu = flow.ops, on_gpu
         gradients = tree_iter(ops[-1].bsym.args[0].get("output"))
         returned = {proxy.name for proxy in gradients if isinstance(proxy, Proxy)}
         self.needed = returned | {name for op in ops if op.in_backward for name in op.read_names}
@@ -131,7 +143,17 @@ class _Reader:
             self._refusal(op),
             op.region,
             sum(map(self._repeated, op.leaves)),
+            self._product(op),
         )
+
+    def _product(self, op: Op) -> int:
+        """The arithmetic of a matrix product that torch runs; 0 for any other op."""
+        (*_, part) = parts(op.bsym)
+        is_able = not (op.is_fusible or op.reads_any(self.written) or op.makes_any(self.written))
+        if not is_able or not is_product(op.bsym) or part.sym.id not in _PRODUCTS:
+            return 0
+        slower = _SLOWER if self.on_gpu and part.output.dtype.bytes > 2 else 1
+        return 2 * slower * elements_of(part.output) * int(part.args[0]._shape[-1])
 
     def _repeated(self, leaf: BoundSymbol) -> int:
         """The arithmetic beyond the first time, for a result that a kernel computes repeatedly."""

@@ -14,10 +14,10 @@ than _MOST_SOURCES values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from thunder_fuser.base.threads import cached_property
 from thunder_fuser.rematerialization.cut import CutGraph, Node, minimum_cut
+from thunder_fuser.rematerialization.forward import Forward, Operation, Value
 from thunder_fuser.rematerialization.policy import (
     CHECKPOINT,
     FREE,
@@ -33,6 +33,7 @@ from thunder_fuser.rematerialization.policy import (
     Tags,
     time,
 )
+from thunder_fuser.rematerialization.products import groups_of, taken_of
 from thunder_fuser.target import Target
 
 _FIRST = 1 << 80  # the weight of what is minimised first: the second never adds up to it
@@ -44,7 +45,8 @@ _STEPS = 24  # of the search for a budget
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Bytes and operations (in the units of Cost) a second; launch: the seconds of a launch.
+    """Bytes and operations (in the units of Cost) a second; launch: the seconds of a launch;
+    products: the operations a second of a matrix product of 16-bit floats.
 
     A kernel that waits for memory computes meanwhile. Half of what the arithmetic units could do in
     that time is assumed to be free for recomputing; the kernel's own work takes the other half.
@@ -53,61 +55,22 @@ class Machine:
     bytes: float
     operations: float
     launch: float
+    products: float
 
     @staticmethod
     def of(target: Target) -> Machine:
         """The rates of a device. A CPU counts as two cores, which saturate its memory: a policy
-        must not depend on the number of cores."""
+        must not depend on the number of cores. Units for products do 4 operations a lane and clock
+        there; the tensor cores of a GPU, 4096 a clock for 128 lanes."""
         on_cpu, on_gpu = 2 * 3e9 * (target.simd_bytes // 4), 1.7e9 * 128 * target.sm_count
-        operations = on_cpu if target.is_cpu else on_gpu
-        return Machine(target.bandwidth_bytes_per_s, operations, target.launch_seconds)
+        operations, wider = (on_cpu, 4) if target.is_cpu else (on_gpu, 32)
+        seconds = target.launch_seconds
+        return Machine(target.bandwidth_bytes_per_s, operations, seconds, wider * operations)
 
     def time(self, cost: Cost) -> int:
         """Femtoseconds in kernels that wait for memory."""
         computing = cost.operations / (2 * self.operations)
         return round(1e15 * (cost.moved / self.bytes + computing))
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A result of the forward; needed: the backward reads it."""
-
-    name: str
-    bytes: int
-    needed: bool = False
-    tags: Tags = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation of the forward. refusal: why it is never recomputed, or empty; region: the
-    number of its region, None if torch runs it; repeated: the arithmetic of computing its results
-    more than once, where the backward broadcasts them."""
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[Value, ...]
-    operations: int = 0
-    refusal: str = ""
-    region: int | None = None
-    repeated: int = 0
-
-
-@dataclass(frozen=True)
-class Forward:
-    """A forward, in an order in which it can run; arguments: {name: its bytes}."""
-
-    operations: tuple[Operation, ...]
-    arguments: Mapping[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def values(self) -> dict[str, Value]:
-        return {value.name: value for op in self.operations for value in op.outputs}
-
-    @cached_property
-    def maker(self) -> dict[str, int]:
-        numbered = enumerate(self.operations)
-        return {value.name: at for at, op in numbered for value in op.outputs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +126,28 @@ class _Problem:
         """share 1: time and bytes count alike; 0: bytes first; else the fastest in the budget."""
         if share == 1:  # a byte kept counts as much as a byte moved, so arithmetic may cost that
             return self._solve(self.machine.time(Cost(1)), 1)
-        least = self._solve(_FIRST, 1)
+        by_kernels = self._solve(_FIRST, 1)
+        least = self._with_products(by_kernels, 0)
         if share == 0:
             return least
         most = _Problem(self.forward, time(), self.machine, 0).cut(1)
-        return self._within(least, least.bytes + share * max(0, most.bytes - least.bytes))
+        limit = least.bytes + share * max(0, most.bytes - least.bytes)
+        return self._with_products(self._within(by_kernels, limit), limit)
+
+    def _with_products(self, cut: _Solution, limit: float) -> _Solution:
+        """The cut with as many products recomputed as it takes to keep so many bytes."""
+        if cut.bytes <= limit:
+            return cut
+        is_free = [choice is FREE for choice in self.choices]
+        groups = groups_of(self.forward, cut.names, cut.again, is_free)
+        taken = taken_of(groups, cut.bytes - limit)
+        gone = {name for group in taken for name in group.values}
+        again = {at for group in taken for at in group.again}
+        spent = sum(round(1e15 * group.product / self.machine.products) for group in taken)
+        spent += sum(self._time_again(at) for at in again - cut.again)
+        spent -= sum(self.time_to_keep(self.forward.values[name]) for name in gone)
+        left = cut.bytes - sum(group.bytes for group in taken)
+        return _Solution(cut.names - gone, cut.again | again, left, cut.time + spent)
 
     def _within(self, best: _Solution, bytes: float) -> _Solution:
         """The fastest cut with at most so many bytes, by bisection over the weight of a byte.
@@ -190,6 +170,9 @@ class _Problem:
         times = 1 if STORED in value.tags else 2
         return self.machine.time(Cost(times * value.bytes))
 
+    def _time_again(self, at: int) -> int:
+        return self.machine.time(self._cost(self.forward.operations[at]))
+
     def _cost(self, op: Operation) -> Cost:
         """The cost of recomputing it: its arithmetic, and the write of results that torch reads."""
         written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
@@ -208,7 +191,7 @@ class _Problem:
     def _solve(self, byte: int, femtosecond: int) -> _Solution:
         cut = minimum_cut(self._graph(byte, femtosecond))
         kept = [self.forward.values[name] for name in cut.kept]
-        spent = sum(self.machine.time(self._cost(self.forward.operations[at])) for at in cut.again)
+        spent = sum(map(self._time_again, cut.again))
         spent += sum(map(self.time_to_keep, kept))
         return _Solution(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
 

@@ -6,13 +6,14 @@
     z = mul(y, t2)     region 1         t2r = tanh(t1)      region 1
                                         z = mul(y, t2r)
 
-Each region has copies of its own, so that no copy lives from one region to the next.
+Each region has copies of its own, so that no copy lives from one region to the next. What torch
+runs is repeated once, and stored: in front of the region that reads it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import count, takewhile
 
 from thunder.core.proxies import Proxy, Variable, variableify
 from thunder.core.symbol import BoundSymbolTag
@@ -35,34 +36,53 @@ class Repeater:
         self._prepared, self._ops, self._is_for = prepared, prepared.ops, is_for
         makers = {name: at for at, op in enumerate(self._ops) for name in op.made_names}
         self._makers: Mapping[str, int] = {name: makers[name] for name in repeated}
+        self._has_torch = any(not self._ops[at].is_fusible for at in self._makers.values())
         self._swaps: dict[Variable, Proxy] = {}  # in the region at hand
+        self._stored: dict[Variable, Proxy] = {}  # from here on
+        self._last: Op | None = None
         self._numbers = count(1 + max((op.region or 0 for op in self._ops), default=0))
 
     def ops(self) -> Iterator[Op]:
         """The ops of the new trace."""
         region: int | None = None
-        last: Op | None = None
-        for op in self._ops:
+        for at, op in enumerate(self._ops):
+            readers = [op] if op.region is None else []
             if op.region is not None and op.region != region:
                 # A region's copies also serve the torch ops behind it: these read what is stored.
-                region, self._swaps = op.region, {}
+                region, self._swaps = op.region, {**self._stored}
+                readers = [*takewhile(lambda each, region=region: each.region == region, self._ops[at:])]
+            yield from self._by_torch(readers, op)
             if any(self._maker(name, op) is not None for name in op.read_names):
-                for at in self._missing(op):
-                    last = self._copy(self._ops[at], op, last)
-                    yield last
+                for place in self._missing(op.read_names, op):
+                    yield self._copy(self._ops[place], op, op.region)
                 op = self._prepared.rules.reading(op, self._swaps)
-            last = op
+            self._last = op
             yield op
+
+    def _by_torch(self, readers: Iterable[Op], reader: Op) -> Iterator[Op]:
+        """Copies of what torch runs, and of its operands, for these ops: they serve all later ops,
+        and stand in front of the region that reads them."""
+        if not self._has_torch:
+            return
+        missing = {at for each in readers for at in self._missing(each.read_names, each)}
+        before = {**self._swaps}
+        for at in sorted(at for at in missing if not self._ops[at].is_fusible):
+            op = self._ops[at]
+            for place in (*self._missing(op.read_names, reader), at):
+                yield self._copy(self._ops[place], reader, None)
+            names = map(variableify, (*op.reads, *op.makes))
+            self._stored |= {name: self._swaps[name] for name in names if name in self._swaps}
+        self._swaps = {**before, **self._stored}
 
     def _maker(self, name: str, reader: Op) -> int | None:
         """The place of the op that is repeated to give the reader this value; None if none is."""
         at = self._makers.get(name)
         return at if at is not None and self._is_for(self._ops[at], reader) else None
 
-    def _missing(self, reader: Op) -> list[int]:
-        """The places of the ops still to be repeated for a reader, in order."""
+    def _missing(self, names: Iterable[str], reader: Op) -> list[int]:
+        """The places of the ops still to be repeated for values that a reader needs, in order."""
         missing: set[int] = set()
-        stack = reader.read_names
+        stack = [*names]
         while stack:
             at = self._maker(stack.pop(), reader)
             if at is None or at in missing or variableify(self._ops[at].makes[0]) in self._swaps:
@@ -71,8 +91,8 @@ class Repeater:
             stack += self._ops[at].read_names
         return sorted(missing)
 
-    def _copy(self, op: Op, reader: Op, last: Op | None) -> Op:
-        """A copy in its reader's region; if torch reads it, in the last region or a new one."""
+    def _copy(self, op: Op, reader: Op, region: int | None) -> Op:
+        """A copy in a region of its reader; if torch reads it, in the last region or a new one."""
         for out in op.makes:
             new = self._prepared.renamed(out, "r")
             self._swaps[variableify(out)] = new
@@ -80,9 +100,9 @@ class Repeater:
         bsym = op.bsym.from_bsym_swap_proxies(self._swaps)
         direction = {BoundSymbolTag.BACKWARD} if reader.is_backward else set()
         bsym = bsym.from_bsym(tags=bsym.tags | direction)
-        copy = self._prepared.rules.known(bsym, region=reader.region)
-        if reader.region is not None:
-            return copy
-        if last is not None and last.region is not None and alike(last, copy):
-            return copy.in_region(last.region)
-        return copy.in_region(next(self._numbers))
+        copy, last = self._prepared.rules.known(bsym, op.refusal, region), self._last
+        if region is None and op.is_fusible:
+            joins = last is not None and last.region is not None and alike(last, copy)
+            copy = copy.in_region(last.region if joins and last else next(self._numbers))
+        self._last = copy
+        return copy

@@ -73,8 +73,12 @@ class _Call:
         def meta(h: Any, w: Any, b: Any, target: Any, weight: Any) -> Any:
             run, rows = self.run, h.shape[:1]
             shapes = [rows, rows] if weight is None else [rows, rows, rows, ()]
-            kinds = zip((h, w, b), (h.dtype, compute_type(h), compute_type(h)), run.needs)
-            gradients = [TensorProxy(like=x, dtype=kind) for x, kind, needed in kinds if needed]
+            wide = compute_type(h)
+            gradients = [
+                TensorProxy(like=x, dtype=kind)
+                for x, kind, needed in zip((h, w, b), (h.dtype, wide, wide), run.needs, strict=True)
+                if needed
+            ]
             options, kept = run.options, shapes * run.recomputes
             results = _results_like(h, options.reduction, options.with_sums, *kept)
             return *results, *(gradients * (not run.recomputes))
