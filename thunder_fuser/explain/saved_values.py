@@ -207,6 +207,6 @@ def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
     for at in sorted(cut.plan.again):
         op = forward.operations[at]
         if op.product:
-            values = [value.name for value in op.outputs]
-            names = f"{op.name} as {', '.join(copy for name in values for copy in cut.copies[name])}"
-            yield Again(names, tuple(values), (op.name,), sum(v.bytes for v in op.outputs))
+            (value,) = op.outputs
+            copies = ", ".join(cut.copies[value.name])
+            yield Again(f"{op.name} as {copies}", (value.name,), (op.name,), value.bytes)

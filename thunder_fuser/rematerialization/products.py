@@ -7,9 +7,9 @@
 A group is all kept values behind the same products: q, k and v, if these are views of one result.
 
 Note [No chains]. To run again, a product reads values that are kept, or that kernels recompute from
-these. Groups are taken one after the other, and none that reads a value of another one. If products
-read one another, the first op of the backward would need the whole forward again, and all of it
-would be in memory at once. So of a chain of products, every second one runs again.
+these. No group that is taken reads a value of another one. If products read one another, the first
+op of the backward would need the whole forward again, and all of it would be in memory at once. So
+of a chain of products, every second one runs again.
 """
 
 from __future__ import annotations
@@ -58,18 +58,20 @@ def groups_of(
 
 
 def taken_of(groups: Iterable[Group], bytes: float) -> list[Group]:
-    """Groups of at least so many bytes together, if there are: those first that save the most for
-    their arithmetic, and the earliest of equal ones."""
-    taken: list[Group] = []
+    """Groups of at least so many bytes together, if there are: those that save the most for their
+    arithmetic. Where one reads a value of another, the larger one may be taken, or the earlier."""
+    apart: list[Group] = []
     gone: set[str] = set()
     read: set[str] = set()
-    for group in sorted(groups, key=lambda group: group.product / max(1, group.bytes)):
-        if bytes <= 0:
-            break
+    for group in sorted(groups, key=lambda group: (-group.bytes, group.product)):
         if group.bytes and gone.isdisjoint(group.reads) and read.isdisjoint(group.values):
-            taken.append(group)
+            apart.append(group)
             gone |= group.values
             read |= group.reads
+    taken: list[Group] = []
+    for group in sorted(apart, key=lambda group: group.product / group.bytes):
+        if bytes > 0:
+            taken.append(group)
             bytes -= group.bytes
     return taken
 

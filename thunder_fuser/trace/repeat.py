@@ -13,7 +13,7 @@ runs is repeated once, and stored: in front of the region that reads it first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 
 from thunder.core.proxies import Proxy, Variable, variableify
 from thunder.core.symbol import BoundSymbolTag
@@ -50,7 +50,7 @@ class Repeater:
             if op.region is not None and op.region != region:
                 # A region's copies also serve the torch ops behind it: these read what is stored.
                 region, self._swaps = op.region, {**self._stored}
-                readers = [*takewhile(lambda each, region=region: each.region == region, self._ops[at:])]
+                readers = self._of_region(at)
             yield from self._by_torch(readers, op)
             if any(self._maker(name, op) is not None for name in op.read_names):
                 for place in self._missing(op.read_names, op):
@@ -58,6 +58,11 @@ class Repeater:
                 op = self._prepared.rules.reading(op, self._swaps)
             self._last = op
             yield op
+
+    def _of_region(self, at: int) -> list[Op]:
+        """The ops of a region that begins at a place."""
+        number = self._ops[at].region
+        return [*takewhile(lambda op: op.region == number, islice(self._ops, at, None))]
 
     def _by_torch(self, readers: Iterable[Op], reader: Op) -> Iterator[Op]:
         """Copies of what torch runs, and of its operands, for these ops: they serve all later ops,
