@@ -188,11 +188,19 @@ class Step:
             self._clear()
         return found
 
-    def times(self, calls: dict[str, Call]) -> dict[str, float]:
-        """The median microseconds of each contender's step, taken in turns."""
+    def times(self, calls: dict[str, Call], in_a_row: int = 1) -> dict[str, float]:
+        """The median microseconds of each contender's step. Contenders take turns, of as many steps
+        in a row: a GPU at its limit of power runs the first one faster than it would in training,
+        and all the more behind a contender that waits for memory."""
         self._clear()
-        steps = {name: partial(step, call, self.model, self.batch) for name, call in calls.items()}
-        return medians(steps, SECONDS, self.batch[0].device)
+
+        def turn(call: Call) -> None:
+            for _ in range(in_a_row):
+                step(call, self.model, self.batch)
+
+        turns = {name: partial(turn, call) for name, call in calls.items()}
+        found = medians(turns, SECONDS, self.batch[0].device)
+        return {name: us / in_a_row for name, us in found.items()}
 
     def _clear(self) -> None:
         """Frees gradients and what Python still holds; the peak is counted from here."""

@@ -32,7 +32,7 @@ def compiled(policy: str) -> tuple[Saved, list[str]]:
 
 
 def test_what_is_saved_and_recomputed() -> None:
-    report, _ = compiled("memory")
+    report, _ = compiled("save_only()")
     (product,) = report.kept
     assert (product.kind, product.bytes, product.op) == ("f32[16, 16]", 1024, "matmul")
     assert product.why == "torch runs matmul"
@@ -40,7 +40,7 @@ def test_what_is_saved_and_recomputed() -> None:
     assert {op for one in report.again for op in one.ops} >= {"erf", "mul"}
     assert all(one.bytes and one.fusion.startswith("thunderFusion") for one in report.again)
     text = str(report)
-    assert text.startswith("With the policy memory(), residual keeps 1.0 KiB for its backward")
+    assert text.startswith("With the policy save_only(), residual keeps 1.0 KiB for its backward")
     assert f"f32[16, 16]  matmul   torch runs matmul  {product.name}" in text
 
 
@@ -52,7 +52,7 @@ def test_without_a_policy_nothing_is_recomputed() -> None:
 
 
 def test_comments_stand_above_the_fusions() -> None:
-    report, lines = compiled("memory")
+    report, lines = compiled("save_only()")
     found = {
         after.partition("= ")[2].partition("(")[0]: line
         for line, after in pairwise(lines) if line.startswith("# recomputes")

@@ -37,7 +37,7 @@ def called(function: Any, *shapes: tuple[int, ...], gradients: bool = True, **gi
 def test_every_call_and_what_lives_after_it() -> None:
     """Matrices of 1 KiB: the product, then the result; in the backward, the product becomes its
     gradient."""
-    found = timeline(called(residual, (16, 16), (16, 16), rematerialization="memory"))
+    found = timeline(called(residual, (16, 16), (16, 16), rematerialization="save_only()"))
     assert found.forward == (Call("matmul", KIB), Call("thunderFusion0", 2 * KIB))
     assert found.kept == KIB
     fusion = next(at for at, call in enumerate(found.backward) if "Fusion" in call.name)
