@@ -25,7 +25,9 @@ def value(name: str, bytes: int = MIB, *tags: str, needed: bool = True) -> Value
     return Value(name, bytes, needed, frozenset(tags))
 
 
-def product(x: str, y: str, bytes: int = MIB, work: int = 1 << 30, *, needed: bool = True) -> Operation:
+def product(
+    x: str, y: str, bytes: int = MIB, work: int = 1 << 30, *, needed: bool = True
+) -> Operation:
     """y = x @ w"""
     result = value(y, bytes, STORED, needed=needed)
     return Operation("linear", (x, "w"), (result,), refusal="torch runs linear", product=work)

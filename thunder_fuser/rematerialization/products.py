@@ -22,7 +22,7 @@ from thunder_fuser.rematerialization.policy import VIEW
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProductGroup:
     """Values that need not be kept. again: the operations that compute them again, by their places;
     reads: kept values that these read; product: the arithmetic of the products among them."""
 
@@ -35,18 +35,18 @@ class Group:
 
 def groups_of(
     forward: Forward, kept: frozenset[str], again: frozenset[int], is_free: Sequence[bool]
-) -> list[Group]:
+) -> list[ProductGroup]:
     """The groups, in the order of the forward. again: what is recomputed in any case; is_free:
     whether an operation may be, by its place."""
-    walk = _Walk(forward, kept, [free or at in again for at, free in enumerate(is_free)])
-    parts: dict[frozenset[int], list[Group]] = {}
+    lineage = _Lineage(forward, kept, [free or at in again for at, free in enumerate(is_free)])
+    parts: dict[frozenset[int], list[ProductGroup]] = {}
     for name in forward.values:
-        part = walk.group(name) if name in kept else None
+        part = lineage.group(name) if name in kept else None
         if part is not None:
             ran = frozenset(at for at in part.again if forward.operations[at].product)
             parts.setdefault(ran, []).append(part)
     return [
-        Group(
+        ProductGroup(
             frozenset[str]().union(*(part.values for part in group)),
             frozenset[int]().union(*(part.again for part in group)),
             frozenset[str]().union(*(part.reads for part in group)),
@@ -57,10 +57,10 @@ def groups_of(
     ]
 
 
-def taken_of(groups: Iterable[Group], bytes: float) -> list[Group]:
+def taken_of(groups: Iterable[ProductGroup], bytes: float) -> list[ProductGroup]:
     """Groups of at least so many bytes together, if there are: those that save the most for their
     arithmetic. Where one reads a value of another, the larger one may be taken, or the earlier."""
-    apart: list[Group] = []
+    apart: list[ProductGroup] = []
     gone: set[str] = set()
     read: set[str] = set()
     for group in sorted(groups, key=lambda group: (-group.bytes, group.product)):
@@ -68,7 +68,7 @@ def taken_of(groups: Iterable[Group], bytes: float) -> list[Group]:
             apart.append(group)
             gone |= group.values
             read |= group.reads
-    taken: list[Group] = []
+    taken: list[ProductGroup] = []
     for group in sorted(apart, key=lambda group: group.product / group.bytes):
         if bytes > 0:
             taken.append(group)
@@ -77,7 +77,7 @@ def taken_of(groups: Iterable[Group], bytes: float) -> list[Group]:
 
 
 @dataclass(slots=True)
-class _Walk:
+class _Lineage:
     """From values to what they are computed from. able: whether a kernel may recompute an
     operation, by its place."""
 
@@ -85,7 +85,7 @@ class _Walk:
     kept: frozenset[str]
     able: Sequence[bool]
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> ProductGroup | None:
         """The group of this value alone; None if no product is behind it, or one that cannot run
         again."""
         operations, value = self.forward.operations, self.forward.values[name]
@@ -96,7 +96,7 @@ class _Walk:
         before = self._behind(operands, frozenset())
         if before is None or before.products:
             return None
-        return Group(
+        return ProductGroup(
             frozenset({name}),
             frozenset(behind.kernels | behind.products | before.kernels),
             frozenset(behind.reads | before.reads),
@@ -111,10 +111,10 @@ class _Walk:
             names += self.forward.operations[self.forward.maker[names[-1]]].inputs[:1]
         return frozenset(names)
 
-    def _behind(self, names: Iterable[str], gone: frozenset[str]) -> _Behind | None:
+    def _behind(self, names: Iterable[str], gone: frozenset[str]) -> _Reached | None:
         """What values are computed from, up to kept values that are not gone, and to products; None
         if some other operation is among it that no kernel may recompute."""
-        behind, stack = _Behind(set(), set(), set()), [*names]
+        behind, stack = _Reached(set(), set(), set()), [*names]
         while stack:
             name = stack.pop()
             at = self.forward.maker.get(name)
@@ -133,7 +133,7 @@ class _Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
+class _Reached:
     """The places of operations that kernels and products run again, and the kept values read."""
 
     kernels: set[int]
