@@ -26,6 +26,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol
+from thunder.distributed.prims import PrimIDs as DistPrims
 
 from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.ir.op_schema import Op as OpRow
@@ -58,6 +59,8 @@ _NO_REPEAT = frozenset(
     }
 )  # fmt: skip
 _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
+# With gradients, torch's executor has claimed collectives already.
+_COLLECTIVES = {name for id in DistPrims for name in (id, f"torch_{id.name.lower()}_prim_impl")}
 _SLOWER = 16  # a product in float32 than one of 16-bit floats, on a GPU: 51e12 and 791e12 a second
 _SCANS = frozenset({"torch.cumsum", PrimIDs.ARGMAX, PrimIDs.ARGMIN, PrimIDs.VAR_MEAN})
 # Where a primitive's name is not that of its row in ir/op_table.py; any other missing one costs 1.
@@ -132,6 +135,8 @@ class _Reader:
         read_by_torch = {name for op in by_torch for name in op.read_names}
         self.stored_again = with_what_they_view(ops, returned | read_by_torch)
         self.repeats = repeats_of(ops)
+        apart = (op for op in forward.ops if op.bsym.sym.id in _COLLECTIVES)
+        self.communicated = {name for op in apart for name in (*op.read_names, *op.made_names)}
 
     def operation(self, op: Op) -> Operation:
         """What the plan needs of an op."""
@@ -147,10 +152,13 @@ class _Reader:
         )
 
     def _product(self, op: Op) -> int:
-        """The arithmetic of a matrix product that torch runs; 0 for any other op."""
+        """The arithmetic of a matrix product that torch runs; 0 for any other op, and where what it
+        multiplies or makes is communicated, which may be one call with it."""
         (*_, part) = parts(op.bsym)
         is_able = not (op.is_fusible or op.reads_any(self.written) or op.makes_any(self.written))
         if not is_able or not is_product(op.bsym) or part.sym.id not in _PRODUCTS:
+            return 0
+        if not self.communicated.isdisjoint((part.args[0].name, *op.made_names)):
             return 0
         slower = _SLOWER if self.on_gpu and part.output.dtype.bytes > 2 else 1
         return 2 * slower * elements_of(part.output) * int(part.args[0]._shape[-1])
