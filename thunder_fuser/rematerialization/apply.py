@@ -136,7 +136,8 @@ class _Reader:
         self.stored_again = with_what_they_view(ops, returned | read_by_torch)
         self.repeats = repeats_of(ops)
         apart = (op for op in forward.ops if op.bsym.sym.id in _COLLECTIVES)
-        self.communicated = {name for op in apart for name in (*op.read_names, *op.made_names)}
+        communicated = {name for op in apart for name in (*op.read_names, *op.made_names)}
+        self.runs_once = communicated | _read_early(ops)
 
     def operation(self, op: Op) -> Operation:
         """What the plan needs of an op."""
@@ -152,13 +153,14 @@ class _Reader:
         )
 
     def _product(self, op: Op) -> int:
-        """The arithmetic of a matrix product that torch runs; 0 for any other op, and where what it
-        multiplies or makes is communicated, which may be one call with it."""
+        """The arithmetic of a matrix product that torch runs; 0 for any other op. Where what it
+        multiplies or makes is communicated, both may be one call; where an op of the backward
+        stands early, the result would live from there on."""
         (*_, part) = parts(op.bsym)
         is_able = not (op.is_fusible or op.reads_any(self.written) or op.makes_any(self.written))
         if not is_able or not is_product(op.bsym) or part.sym.id not in _PRODUCTS:
             return 0
-        if not self.communicated.isdisjoint((part.args[0].name, *op.made_names)):
+        if not self.runs_once.isdisjoint((part.args[0].name, *op.made_names)):
             return 0
         slower = _SLOWER if self.on_gpu and part.output.dtype.bytes > 2 else 1
         return 2 * slower * elements_of(part.output) * int(part.args[0]._shape[-1])
@@ -199,6 +201,18 @@ class _Reader:
             if (tags or leaf.sym.id in _SCANS) and not is_trivial:
                 return f"{leaf.sym.name}, a reduction or scan"
         return ""
+
+
+def _read_early(ops: Sequence[Op]) -> set[str]:
+    """What ops of the backward read that stand in the forward, and what regions make it from:
+    Thunder moves them between a collective and its wait."""
+    forward = [at for at, op in enumerate(ops) if not op.is_backward and not op.is_return]
+    before = ops[: max(forward, default=0)]
+    names = {name for op in before if op.in_backward for name in op.read_names}
+    for op in reversed(before):
+        if op.is_fusible and op.makes_any(names):
+            names.update(op.read_names)
+    return names
 
 
 def _operations(leaf: BoundSymbol) -> int:
