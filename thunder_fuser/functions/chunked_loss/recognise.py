@@ -43,10 +43,6 @@ from thunder_fuser.trace.proxies import RENAMES, makes, parts, reads
 Note = Callable[[BoundSymbol, Reject], None]
 _LOSS = "torch.nn.functional.cross_entropy"
 _SUMS = "torch.logsumexp"
-_OF_RANKS = {
-    Collectives.SYNCHRONIZE_TENSOR_PARALLEL_OUTPUT:
-        "logits that devices sum: of heads over several devices, column_parallel alone is taken",
-}  # fmt: skip
 _ARITHMETIC = {PrimIDs.MUL: "mul", PrimIDs.DIV: "div", PrimIDs.TANH: "tanh"}
 _SAME_ROWS = (PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER)
 _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
@@ -292,7 +288,7 @@ class _LogitsPath:
                 is_same = self.rounded <= {value.dtype}
                 return None if is_same else Reject("logits that are cast to a shorter type")
             if not self._takes(leaf, value):
-                return Reject(_OF_RANKS.get(leaf.sym.id, f"logits that {leaf.sym.name} computes"))
+                return _not_taken(leaf, bsyms[reader])
             (value,) = (p for p in reads(leaf) if isinstance(p, TensorProxy))
 
     def _takes_sums(self, reader: BoundSymbol, value: Any) -> bool:
@@ -338,6 +334,13 @@ class _LogitsPath:
             return False
         self.steps.append((_ARITHMETIC[kind], number))
         return True
+
+
+def _not_taken(leaf: BoundSymbol, whole: BoundSymbol) -> Reject:
+    """Why a primitive ends the way; whole: the bound symbol that it is a part of."""
+    if any(isinstance(part.sym.id, Collectives) for part in parts(whole)):
+        return Reject("logits that devices exchange otherwise than Thunder's column_parallel does")
+    return Reject(f"logits that {leaf.sym.name} computes")
 
 
 def _read_elsewhere(reader: BoundSymbol) -> Reject:
