@@ -46,8 +46,8 @@ class Hooks:
     """What an executor adds to Thunder.
 
     before_gradient: (a trace that Thunder will differentiate, its aliases) -> the trace to take
-    instead, or None. behind_transforms: a trace that the transforms of the function have changed ->
-    the trace to differentiate. note_argument: called with each tensor among the arguments (compilation,
+    instead, or None. behind_transforms: a trace that all transforms have changed -> the trace to
+    differentiate. note_argument: called with each tensor among the arguments (compilation,
     history of its proxy, tensor). may_be_edited: whether Thunder may move ops into or out of a
     fusion.
     """

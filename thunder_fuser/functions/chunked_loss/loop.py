@@ -91,11 +91,11 @@ class ChunkedLoss:
         scale = self._scale(target, total.new_ones(()) / total)
         x, results = h.new_empty(runs[0].stop * len(w)), []
         for rows in runs:
-            logits, of_rows = _product(h[rows], w, b, x), (target[rows], weight)
-            results.append(self._losses(logits, *of_rows))
+            logits = _product(h[rows], w, b, x)
+            results.append(self._losses(logits, target[rows], weight))
             if has_gradients:
-                more = {**dict(zip(STATISTICS, results[-1][1:], strict=False)), "scale": scale[rows]}
-                dx = self._gradient(logits, 0, *of_rows, more)
+                of_rows = dict(zip(STATISTICS, results[-1][1:], strict=False), scale=scale[rows])
+                dx = self._gradient(logits, 0, target[rows], weight, of_rows)
                 _add_rows(gradients, rows, dx, h, w)
         columns = zip(*results, strict=True)
         loss, *kept = (torch.cat(each) if each[0].ndim else each[0] for each in columns)
