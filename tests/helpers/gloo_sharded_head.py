@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
 
@@ -271,6 +272,22 @@ def check_what_stays_whole() -> None:
         assert reason is None or reasons[0].startswith(reason), reasons
 
 
+def check_what_a_program_gathers() -> None:
+    """By torch's functional collectives; their gradient is that of the sum of all ranks' losses."""
+    group = dist.group.WORLD
+
+    def function(h: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return mean(functional.all_gather_tensor(F.linear(h, w), 1, group), target)
+
+    whole, (x, target) = Case(mean).model(), Case(mean).batch()
+    w = whole.lm_head.weight.detach()
+    jitted = thunder.jit(function, executors=[fuser], fuser_strict=True, fuser_loss_rows=4)
+    got = jitted(x, w.chunk(dist.get_world_size())[dist.get_rank()], target)
+    torch.testing.assert_close(got, mean(F.linear(x, w), target))
+    (reason,) = (one.reason for one in why(jitted) if one.name == "cross_entropy")
+    assert reason.startswith("logits that devices exchange otherwise than") and not calls(jitted)
+
+
 def check_a_target_that_is_no_class() -> None:
     """All ranks raise, before any of them waits for another one."""
     for wrong in (-1, OF_RANK * dist.get_world_size()):
@@ -302,7 +319,8 @@ def main() -> None:
     join()
     run_checks((
         check_cases, check_gradients_that_add_up, check_the_call,
-        check_what_stays_whole, check_a_target_that_is_no_class, check_whole_heads,
+        check_what_stays_whole, check_what_a_program_gathers,
+        check_a_target_that_is_no_class, check_whole_heads,
     ))  # fmt: skip
     leave()
 

@@ -129,7 +129,7 @@ PATCHES: tuple[Patch, ...] = (
         hooks.change_before_gradient, ("thunder:insert_alias_updates",),
     ),
     Patch(
-        "a pass over what transforms for several devices have made of a trace", "fix",
+        "a loss in chunks takes the place of a head that transforms look for", "fix",
         hooks.change_behind_transforms, ("thunder:dce",),
     ),
     Patch(
