@@ -293,13 +293,14 @@ class CrossEntropy:
         """[N], False for rows that are ignored."""
         return self.target != self.ignore_index
 
-    def wide_weight(self) -> Any:
-        return as_type(self.weight, compute_type(self.logits))
+    @property
+    def all_classes(self) -> int:
+        return self.classes or int(self.logits._shape[1])
 
     @property
     def shift(self) -> float:
         """The share of the target that label smoothing moves to each class."""
-        return self.label_smoothing / (self.classes or int(self.logits._shape[1]))
+        return self.label_smoothing / self.all_classes
 
     def forward(self) -> tuple[Any, Backward]:
         losses, rows = self.losses()
@@ -317,25 +318,33 @@ class CrossEntropy:
         x = wide(self.logits)
         most = ltorch.amax(x, 1)
         below = _column(most) - x
-        rows = Rows(most, ltorch.log(ltorch.sum(ltorch.exp(-below), 1)))
-        # An ignored row reads class 0; any other target outside the classes raises as an index.
-        target = ltorch.where(self.counted(), self.target, 0)
-        picked = prims.squeeze(prims.take_along_axis(x, _column(target), 1), (1,))
-        losses = most - picked + rows.log_sum
+        log_sum = ltorch.log(ltorch.sum(ltorch.exp(-below), 1))
+        return self.losses_of(most, log_sum, picked(x, self.class_read()), self.smooth(below))
+
+    def class_read(self) -> Any:
+        """An ignored row reads class 0; any other target outside the classes raises as an index."""
+        return ltorch.where(self.counted(), self.target, 0)
+
+    def smooth(self, below: Any) -> Any:
+        """sum(weight * (max(x) - x)) of each row, if labels are smoothed."""
+        if not self.label_smoothing:
+            return None
+        return ltorch.sum(below if self.weight is None else below * wide(self.weight), 1)
+
+    def losses_of(self, most: Any, log_sum: Any, at_target: Any, smooth: Any) -> tuple[Any, Rows]:
+        """The losses of rows with these sums; at_target: x[target]; smooth: as above."""
+        rows, losses = Rows(most, log_sum), most - at_target + log_sum
         if self.weight is not None:
-            weight = self.wide_weight()
-            rows = Rows(*rows[:2], prims.take(weight, target, 0), ltorch.sum(weight))
-            losses = losses * rows.of_target
+            weight = wide(self.weight)
+            of_target = prims.take(weight, self.class_read(), 0)
+            rows = Rows(most, log_sum, of_target, ltorch.sum(weight))
+            losses = losses * of_target
         if self.label_smoothing:
-            smooth = self.smooth(below, rows) * self.shift
+            # The losses of all classes together: sum(weight * (log(sum(exp(x))) - x)).
+            every = float(self.all_classes) if self.weight is None else rows.of_all
+            smooth = (smooth + log_sum * every) * self.shift
             losses = losses * (1.0 - self.label_smoothing) + smooth
         return losses, rows
-
-    def smooth(self, below: Any, rows: Rows) -> Any:
-        """The losses of all classes together: sum(weight * (log(sum(exp(x))) - x))."""
-        if self.weight is None:
-            return ltorch.sum(below, 1) + rows.log_sum * float(self.logits._shape[1])
-        return ltorch.sum(below * self.wide_weight(), 1) + rows.log_sum * rows.of_all
 
     def total(self, weights: Any, dtype: Any) -> Any:
         """The divisor of a mean: the sum of the weights, or the number, of the counted rows."""
@@ -369,7 +378,7 @@ class CrossEntropy:
         pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)
         if self.label_smoothing:
             pushed = pushed + rows.of_all * self.shift
-            pulled = pulled + self.wide_weight() * self.shift
+            pulled = pulled + wide(self.weight) * self.shift
         return softmax * pushed - pulled
 
     def refuses(self) -> Reject | None:
@@ -391,6 +400,11 @@ class CrossEntropy:
         ):
             return Reject("cross_entropy with a weight of another type or size, or with a gradient")
         return refuses_floats("cross_entropy", a)
+
+
+def picked(x: Any, columns: Any) -> Any:
+    """x[row, columns[row]] of each row."""
+    return prims.squeeze(prims.take_along_axis(x, _column(columns), 1), (1,))
 
 
 def _column(row: Any) -> Any:

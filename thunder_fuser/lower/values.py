@@ -464,7 +464,7 @@ def _move(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> Com
     for (operand, symbols), when in zip(values[-2::-1], where[-2::-1], strict=True):
         (condition,), more = _place(state, scope, when)
         needs |= symbols | more
-        name = state.name(state.ctx.local(point.name), (point, condition))
+        name = state.name(state.ctx.local(point.name), (point, condition, result))
         choose = nodes.Choose(condition, operand, result, dtype)
         scope.define(nodes.Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
         result = name

@@ -3,7 +3,7 @@
 
     a bound symbol's line        the nearest line of the user's program, not one inside of torch
     a tensor among arguments     -> note_argument, for Thunder forgets its strides
-    a trace to differentiate     -> before_gradient
+    a trace to differentiate     -> before_gradient, behind_transforms
     a fusion, which Thunder      -> may_be_edited
       would build again
 
@@ -75,10 +75,20 @@ def change_before_gradient(hooks: Hooks) -> None:
         if hooks.compilation() is None:
             return of_thunder(trace, aliases)
         changed = hooks.before_gradient(trace, aliases)
-        fenced = of_thunder(trace, aliases) if changed is None else of_thunder(changed, [])
-        return hooks.behind_fences(fenced)
+        return of_thunder(trace, aliases) if changed is None else of_thunder(changed, [])
 
     thunder.insert_alias_updates = insert_alias_updates
+
+
+def change_behind_transforms(hooks: Hooks) -> None:
+    """From now on, the executor may change what transforms, such as those for several devices, have
+    made of a trace: Thunder drops its dead code next."""
+    of_thunder = thunder.dce
+
+    def dce(trace: TraceCtx) -> TraceCtx:
+        return of_thunder(trace if hooks.compilation() is None else hooks.behind_transforms(trace))
+
+    thunder.dce = dce
 
 
 def keep_regions(hooks: Hooks) -> None:

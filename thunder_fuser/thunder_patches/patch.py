@@ -46,7 +46,7 @@ class Hooks:
     """What an executor adds to Thunder.
 
     before_gradient: (a trace that Thunder will differentiate, its aliases) -> the trace to take
-    instead, or None. behind_fences: a trace where the fences of writes are set -> the trace to
+    instead, or None. behind_transforms: a trace that all transforms have changed -> the trace to
     differentiate. note_argument: called with each tensor among the arguments (compilation,
     history of its proxy, tensor). may_be_edited: whether Thunder may move ops into or out of a
     fusion.
@@ -54,7 +54,7 @@ class Hooks:
 
     executor: FusionExecutor
     before_gradient: Callable[[TraceCtx, list[list[int]]], TraceCtx | None]
-    behind_fences: Callable[[TraceCtx], TraceCtx]
+    behind_transforms: Callable[[TraceCtx], TraceCtx]
     note_argument: Callable[[CompileData, Any, Any], None]
     may_be_edited: Callable[[BoundSymbol], bool]
 

@@ -129,6 +129,10 @@ PATCHES: tuple[Patch, ...] = (
         hooks.change_before_gradient, ("thunder:insert_alias_updates",),
     ),
     Patch(
+        "a loss in chunks takes the place of a head that transforms look for", "fix",
+        hooks.change_behind_transforms, ("thunder:dce",),
+    ),
+    Patch(
         "gradients of complex tensors lack conjugates", "fix",
         complex_gradients.conjugate_gradients, complex_gradients.RULES,
     ),

@@ -42,6 +42,7 @@ from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.cuda_graphs.graph import LEAST_HANDED, Recorder
 from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input
 from thunder_fuser.executors.run.region_callable import bind_callable
+from thunder_fuser.executors.support.check import ACROSS_RANKS
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
 from thunder_fuser.runtime.driver_graphs import keep
@@ -180,6 +181,8 @@ def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> s
     for part in parts(bsym):
         if part.sym.id in _ON_HOST:
             return _ON_HOST[part.sym.id]
+    if bsym.sym.name.startswith(ACROSS_RANKS):
+        return "it communicates"
     used = [*reads(bsym), *makes(bsym)]
     if odd := next((p for p in used if not isinstance(p, (TensorProxy, NumberProxy))), None):
         return f"{odd.name} is neither a tensor nor a number"

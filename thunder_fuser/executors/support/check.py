@@ -52,6 +52,7 @@ _NEVER = {
     "update_aliases": Reject("it marks where in-place copies are made"),
 }
 CHUNKED_LOSS = "chunkedLoss"  # begins the names of such calls (functions/chunked_loss)
+ACROSS_RANKS = f"{CHUNKED_LOSS}AcrossRanks"  # of those that communicate
 _DEVICES = (DeviceType.CPU, DeviceType.CUDA)
 
 

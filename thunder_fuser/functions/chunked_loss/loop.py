@@ -26,8 +26,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from thunder_fuser.functions.chunked_loss.rows import STATISTICS, Options, RowKernels, loss_type
+from thunder_fuser.functions.chunked_loss.rows import (
+    STATISTICS,
+    SUMS,
+    NamedTensors,
+    Options,
+    RowKernels,
+    loss_type,
+)
 from thunder_fuser.options import Value
 
 _TILE = 64  # a chunk is a multiple of it, where it is that long: tiles of a product
@@ -52,7 +60,8 @@ class ChunkedLoss:
 
     rows: of the logits that exist at a time. needs: the gradients that are asked for. recomputes:
     whether `gradients` computes them, with the logits again; if not, `losses` does, for a loss
-    whose own gradient is 1.
+    whose own gradient is 1. ranks: the process group, if the weight and the bias are the part of
+    one rank; so are their gradients, and that of h is to be summed.
     """
 
     options: Options
@@ -61,6 +70,7 @@ class ChunkedLoss:
     recomputes: bool
     of_jit: Mapping[str, Value] = field(default_factory=dict)
     where: str = ""
+    ranks: Any = None
     kernels: RowKernels = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,11 +91,11 @@ class ChunkedLoss:
         scale = self._scale(target, total.new_ones(()) / total)
         x, results = h.new_empty(runs[0].stop * len(w)), []
         for rows in runs:
-            tensors = {"x": _product(h[rows], w, b, x), "target": target[rows], "weight": weight}
-            results.append(self.kernels.run("lossOfRows", tensors))
+            logits = _product(h[rows], w, b, x)
+            results.append(self._losses(logits, target[rows], weight))
             if has_gradients:
-                tensors |= zip(STATISTICS, results[-1][1:], strict=False)
-                (dx,) = self.kernels.run("gradientOfRows", {**tensors, "scale": scale[rows]})
+                of_rows = dict(zip(STATISTICS, results[-1][1:], strict=False), scale=scale[rows])
+                dx = self._gradient(logits, 0, target[rows], weight, of_rows)
                 _add_rows(gradients, rows, dx, h, w)
         columns = zip(*results, strict=True)
         loss, *kept = (torch.cat(each) if each[0].ndim else each[0] for each in columns)
@@ -109,10 +119,8 @@ class ChunkedLoss:
             of_rows["scale"] = self._scale(target, g)
             x = h.new_empty(runs[0].stop * len(h))
             for columns in runs:
-                bias, weights = (v if v is None else v[columns] for v in (b, weight))
-                logits, of_run = _product(h, w[columns], bias, x), target.long() - columns.start
-                tensors = {"x": logits, "target": of_run, "weight": weights, **of_rows}
-                (dx,) = self.kernels.run("gradientOfRows", tensors)
+                logits = _product(h, w[columns], b if b is None else b[columns], x)
+                dx = self._gradient(logits, columns.start, target, weight, of_rows)
                 if dh is not None:
                     _add_product(dh, dx, w[columns], begins=not columns.start)
                 if dw is not None:
@@ -120,6 +128,32 @@ class ChunkedLoss:
                 if db is not None:
                     db[columns] = dx.sum(0, dtype=wide)
         return tuple(gradient.to(h.dtype) for gradient in _present((dh, dw, db)))
+
+    def _losses(
+        self, x: torch.Tensor, target: torch.Tensor, weight: Any
+    ) -> Sequence[torch.Tensor]:
+        """The losses of some rows, and their statistics, the same on all ranks."""
+        if self.ranks is None:
+            return self.kernels.run("lossOfRows", {"x": x, "target": target, "weight": weight})
+        tensors = {"x": x, "target": target, "weight": self._weights(x, 0, weight)}
+        sums = _of_all_ranks(self.kernels.run("sumsOfRows", tensors), self.ranks)
+        tensors = dict(zip(SUMS, sums, strict=False), target=target, weight=weight)
+        return self.kernels.run("lossOfSums", tensors)
+
+    def _gradient(
+        self, x: torch.Tensor, column: int, target: torch.Tensor, weight: Any, of_rows: NamedTensors
+    ) -> torch.Tensor:
+        """The gradient of logits from this column of the rank on, in their memory most often."""
+        first, target = self.options.first + column, target.long()
+        weights = self._weights(x, column, weight)
+        tensors = {"x": x, "target": target - first if first else target, "weight": weights}
+        (dx,) = self.kernels.run("gradientOfRows", {**tensors, **of_rows})
+        return dx
+
+    def _weights(self, x: torch.Tensor, column: int, weight: Any) -> Any:
+        """Those of the classes of these logits, which begin at this column of the rank."""
+        first = self.options.first + column
+        return weight if weight is None else weight[first : first + x.shape[1]]
 
     def _empty(
         self, tensors: Sequence[Any], kinds: Sequence[torch.dtype]
@@ -148,6 +182,14 @@ class ChunkedLoss:
         results += [rows] if self.options.with_sums else []
         kept = [rows, rows, rows, number][: _kept(weight)]
         return *results, *(kept if self.recomputes else [])
+
+
+def _of_all_ranks(sums: Sequence[torch.Tensor], ranks: Any) -> Sequence[torch.Tensor]:
+    """[rows] of this rank, each  ->  [ranks, rows], by one call."""
+    mine = torch.stack([*sums])
+    every = mine.new_empty(ranks.size(), *mine.shape)
+    dist.all_gather_into_tensor(every.view(-1, mine.shape[1]), mine, group=ranks)
+    return every.unbind(1)
 
 
 def _present(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A product whose result only a cross entropy reads -> one symbol, before the gradient is taken.
 
+Transforms have run: a head whose words are divided over devices is a product and a gather.
+
     t0 = linear(h, w, b)
     t1 = to(t0, float32); t2 = div(t1, 30.0); t3 = tanh(t2); t4 = mul(t3, 30.0)
     t5 = getitem(t4, (:, :-1)); t6 = reshape(t5, -1, 128256)
@@ -25,6 +27,8 @@ from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracectx, tracectx
 from thunder.core.utils import sequencify
+from thunder.distributed.prims import PrimIDs as Collectives
+from thunder.distributed.tensor_parallel.common import TensorParallelLayerType
 
 from thunder_fuser.executors.support.dtypes import is_known_number
 from thunder_fuser.functions.chunked_loss.loop import NeedsGradient
@@ -141,6 +145,7 @@ class _ProductLoss:
     needs: NeedsGradient
     rows: int
     sums: BoundSymbol | None
+    ranks: Any  # the process group that the columns are divided over, or None
 
     def symbols(self, trace: TraceCtx) -> list[BoundSymbol]:
         """The bound symbols to put in place of the loss's."""
@@ -164,8 +169,8 @@ class _ProductLoss:
         call, loss = self.call, self.bsym.output
         args = (
             h, w, b, call.target, call.weight, self.steps, call.ignore_index, call.reduction,
-            float(call.label_smoothing), self.sums is not None, self.rows, self.needs,
-            line_of(self.bsym),
+            float(call.label_smoothing), self.sums is not None, self.rows, self.ranks,
+            self.needs, line_of(self.bsym),
         )  # fmt: skip
         scope, kind = get_tracectx().peek_scope(), compute_type(h)
         if self.sums is None and kind == loss.dtype:
@@ -234,7 +239,7 @@ def _match(
     before = parts_of_product[: parts_of_product.index(product)]
     return _ProductLoss(
         min(ends), frozenset({*chain.dropped, *ends}), call, bsym, product, tuple(before),
-        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), needs, rows, sums,
+        tuple(reversed(chain.moves)), tuple(reversed(chain.steps)), needs, rows, sums, chain.ranks,
     )  # fmt: skip
 
 
@@ -260,10 +265,11 @@ class _LogitsPath:
         self.dropped: set[int] = set()
         self.rounded: set[Any] = set()  # types that values are narrowed to
         self.sums: int | None = None  # the place of a logsumexp of the rows
+        self.ranks: Any = None  # the process group whose logits were gathered
 
     def follow(self, bsyms: Sequence[BoundSymbol], value: Any) -> Reject | None:
         """Why a value on the way is needed, or is computed in another way; None at the product."""
-        reader, classes = self.at, value._shape[-1]
+        reader = self.at
         while True:
             leaf = self.facts.makers.get(value.name)
             if leaf is None:
@@ -281,8 +287,8 @@ class _LogitsPath:
                 # A bf16 op rounds its float32 result; here the steps stay in float32.
                 is_same = self.rounded <= {value.dtype}
                 return None if is_same else Reject("logits that are cast to a shorter type")
-            if value._shape[-1] != classes or not self._takes(leaf, value):
-                return Reject(f"logits that {leaf.sym.name} computes")
+            if not self._takes(leaf, value):
+                return _not_taken(leaf, bsyms[reader])
             (value,) = (p for p in reads(leaf) if isinstance(p, TensorProxy))
 
     def _takes_sums(self, reader: BoundSymbol, value: Any) -> bool:
@@ -307,10 +313,18 @@ class _LogitsPath:
             return bool(dtypes.is_float_dtype(x.dtype) and dtypes.is_float_dtype(result.dtype))
         if kind in _ARITHMETIC:
             return self._takes_step(kind, leaf)
+        if kind is Collectives.SYNCHRONIZE_TENSOR_PARALLEL_OUTPUT:
+            return self._takes_ranks(*leaf.args[1:])
         if kind is PrimIDs.RESHAPE or (kind is PrimIDs.SLICE and _is_of_rows(leaf)):
             self.moves.append(leaf)
             return bool(x._shape[-1] == result._shape[-1])
         return False
+
+    def _takes_ranks(self, ranks: Any, layer: TensorParallelLayerType) -> bool:
+        """True for logits whose columns all ranks gather; each can compute the loss of its own."""
+        taken = self.ranks is None and layer is TensorParallelLayerType.COLUMN_PARALLEL_LINEAR
+        self.ranks = ranks
+        return taken
 
     def _takes_step(self, kind: PrimIDs, leaf: BoundSymbol) -> bool:
         numbers = [arg for arg in leaf.args if not isinstance(arg, TensorProxy)]
@@ -320,6 +334,13 @@ class _LogitsPath:
             return False
         self.steps.append((_ARITHMETIC[kind], number))
         return True
+
+
+def _not_taken(leaf: BoundSymbol, whole: BoundSymbol) -> Reject:
+    """Why a primitive ends the way; whole: the bound symbol that it is a part of."""
+    if any(isinstance(part.sym.id, Collectives) for part in parts(whole)):
+        return Reject("logits that devices exchange otherwise than Thunder's column_parallel does")
+    return Reject(f"logits that {leaf.sym.name} computes")
 
 
 def _read_elsewhere(reader: BoundSymbol) -> Reject:

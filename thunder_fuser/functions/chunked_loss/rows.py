@@ -4,6 +4,9 @@
     x[r, C], target[r]                loss[r]; most[r], log_sum[r]     one pass over the rows
     x[n, c], most, log_sum, scale  -> dx[n, c], written over x         a pointwise kernel
 
+    x[r, C / ranks], target[r]        most[r], sum[r], x[target][r]    of the columns of one rank
+    these of all ranks, target[r]  -> loss[r]; most[r], log_sum[r]     the same on each rank
+
 A loss reads rows of all classes; a gradient, some rows or some columns, whose targets count from
 the first of these. Each of the two is a region, as the executor makes them of a trace. So it is
 compiled, cached and reported in the same way, and torch runs it where it cannot be compiled.
@@ -11,6 +14,7 @@ compiled, cached and reported in the same way, and torch runs it where it cannot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +23,7 @@ import thunder.torch as ltorch
 import torch
 from thunder.core import prims
 from thunder.core.devices import to_device
-from thunder.core.dtypes import float32, to_dtype
+from thunder.core.dtypes import float32, int64, to_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
@@ -28,13 +32,14 @@ from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, compile_region
 from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.functions.define import as_type, wide
-from thunder_fuser.functions.losses import CrossEntropy, Rows
+from thunder_fuser.functions.losses import CrossEntropy, Rows, picked
 from thunder_fuser.options import Value
 
 # What a model does to its logits, in order: ("div", 30.0), ("tanh", 0.0), ("mul", 30.0).
 Steps = tuple[tuple[str, float], ...]
 NamedTensors = Mapping[str, torch.Tensor | None]
 STATISTICS = Rows._fields
+SUMS = ("most", "sums", "at_target", "smooth")  # of the columns of one rank
 
 _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
     "mul": prims.mul,
@@ -53,7 +58,8 @@ _BACKWARD: Mapping[str, Callable[[Any, Any, float], Any]] = {
 class Options:
     """What a call of cross_entropy asks for, beside its tensors, and what is done to the logits.
 
-    with_sums: the logsumexp of each row is a result too. classes: the columns of all chunks.
+    with_sums: the logsumexp of each row is a result too. classes: the columns of all chunks, on all
+    ranks. first: the first column of this rank.
     """
 
     classes: int
@@ -62,6 +68,7 @@ class Options:
     reduction: str = "mean"
     label_smoothing: float = 0.0
     with_sums: bool = False
+    first: int = 0
 
     def call(self, logits: Any, target: Any, weight: Any) -> CrossEntropy:
         """The call of cross_entropy with these logits."""
@@ -78,7 +85,8 @@ class RowKernels:
         self.options, self._of_jit, self._where = options, of_jit, where
         self._known: dict[tuple[Any, ...], _Kernel] = {}
         self._functions: Mapping[str, Callable[..., list[Any]]] = {
-            "lossTotal": self._total, "lossOfRows": self._losses, "gradientOfRows": self._gradient
+            "lossTotal": self._total, "lossOfRows": self._losses, "gradientOfRows": self._gradient,
+            "sumsOfRows": self._sums, "lossOfSums": self._losses_of_sums,
         }  # fmt: skip
 
     def run(self, name: str, tensors: NamedTensors) -> Sequence[torch.Tensor]:
@@ -105,9 +113,39 @@ class RowKernels:
     def _losses(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
         """The losses of a chunk, and the statistics of its rows."""
         call = self.options.call(self._values(x)[-1], target, weight)
-        losses, rows = call.losses()
-        kept = [value for value in rows if value is not None]
-        return [ltorch.where(call.counted(), losses, 0.0), *kept]
+        return _counted(call, *call.losses())
+
+    def _sums(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
+        """Of a rank's columns: the maximum of each row, its sum of exponentials, the logit of its
+        target, or 0 on all other ranks, and what smoothing adds."""
+        x, target = self._values(x)[-1], as_type(target, int64)
+        call = self.options.call(x, target, weight)
+        most, last = ltorch.amax(x, 1), self.options.first + x.shape[1]
+        below = ltorch.unsqueeze(_finite(most), 1) - x
+        is_here = (target >= self.options.first) & (target < last)
+        is_class = (target >= 0) & (target < self.options.classes)
+        # A target that no rank has raises as an index.
+        column = ltorch.where(is_class, 0, call.class_read())
+        column = ltorch.where(is_here, target - self.options.first, column)
+        at_target = ltorch.where(is_here & call.counted(), picked(x, column), 0.0)
+        sums = most, ltorch.sum(ltorch.exp(-below), 1), at_target, call.smooth(below)
+        return [value for value in sums if value is not None]
+
+    def _losses_of_sums(  # noqa: PLR0917 - by name
+        self, most: Any, sums: Any, at_target: Any, target: Any, smooth: Any = None,
+        weight: Any = None,
+    ) -> list[Any]:  # fmt: skip
+        """The losses of rows, and their statistics, from the sums of each rank."""
+        call, of_ranks, most = self.options.call(None, target, weight), most, ltorch.amax(most, 0)
+        log_sum = ltorch.log(ltorch.sum(ltorch.exp(of_ranks - most) * sums, 0))
+        if smooth is not None:
+            ranks, every = of_ranks.shape[0], float(self.options.classes // of_ranks.shape[0])
+            if weight is not None:
+                by_rank = ltorch.reshape(wide(weight), (ranks, -1))
+                every = ltorch.unsqueeze(ltorch.sum(by_rank, 1), 1)
+            smooth = ltorch.sum(smooth + (most - _finite(of_ranks)) * every, 0)
+        at_target = ltorch.sum(at_target, 0)
+        return _counted(call, *call.losses_of(most, log_sum, at_target, smooth))
 
     def _gradient(
         self, x: Any, target: Any, scale: Any, weight: Any = None, of_sums: Any = None,
@@ -129,6 +167,17 @@ class RowKernels:
         for name, number in self.options.steps:
             values.append(_FORWARD[name](values[-1], number))
         return values
+
+
+def _counted(call: CrossEntropy, losses: Any, rows: Rows) -> list[Any]:
+    """The losses, 0 for ignored rows, and the statistics that there are."""
+    kept = [value for value in rows if value is not None]
+    return [ltorch.where(call.counted(), losses, 0.0), *kept]
+
+
+def _finite(most: Any) -> Any:
+    """0 where a rank has no word that is possible: -inf - -inf would be NaN."""
+    return ltorch.where(most == -math.inf, 0.0, most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@
 ->  loss, dh0, dw0, db0 = chunkedLoss0(h, w, b, target)
     dh = dh0 * g, dw = dw0 * g, db = db0 * g                 g: the gradient of the loss
 
+    loss = loss_in_chunks(h, w, ..., ranks)                  w: the part of one rank
+->  loss, dh0, dw0 = chunkedLossAcrossRanks0(h, w, ...)      dh0: to be summed over the ranks
+
     losses = loss_in_chunks(..., "none")
 ->  losses, t0, t1 = chunkedLoss0(h, w, b, target)           t0, t1: the statistics of the rows
     dh, dw, db = chunkedLoss1(h, w, b, target, t0, t1, g)
@@ -20,6 +23,7 @@ from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 
+from thunder_fuser.executors.support.check import ACROSS_RANKS
 from thunder_fuser.executors.support.check import CHUNKED_LOSS as CALLED
 from thunder_fuser.functions.chunked_loss.loop import ChunkedLoss, NeedsGradient
 from thunder_fuser.functions.chunked_loss.rows import Options, Steps
@@ -34,8 +38,8 @@ _numbers = itertools.count()
 
 def _meta(  # noqa: PLR0917 - a symbol's arguments
     h: Any, w: Any, b: Any, target: Any, weight: Any, steps: Steps, ignore_index: int,
-    reduction: str, label_smoothing: float, with_sums: bool, rows: int, needs: NeedsGradient,
-    where: str,
+    reduction: str, label_smoothing: float, with_sums: bool, rows: int, ranks: Any,
+    needs: NeedsGradient, where: str,
 ) -> Any:  # fmt: skip
     """The loss and, if asked for, the rows' logsumexp, in the type in which they are computed."""
     loss, *sums = _results_like(h, reduction, with_sums)
@@ -61,11 +65,15 @@ class _Call:
     """One call of the symbol: what it becomes, as symbols that run `ChunkedLoss`."""
 
     def __init__(self, args: Any, needs: NeedsGradient) -> None:
-        *self.tensors, steps, ignore_index, reduction, smoothing, with_sums, rows, _, where = args
-        h, w, *_ = self.tensors
-        options = Options(w.shape[0], steps, ignore_index, reduction, smoothing, with_sums)
+        self.tensors, (h, w, *_) = args[:5], args
+        steps, ignore_index, reduction, smoothing, with_sums, rows, ranks, _, where = args[5:]
+        size, rank = (1, 0) if ranks is None else (ranks.size(), ranks.rank())
+        options = Options(
+            w.shape[0] * size, steps, ignore_index, reduction, smoothing, with_sums,
+            first=w.shape[0] * rank,
+        )  # fmt: skip
         again = recomputes(reduction, with_sums, h.dtype, needs)
-        self.run = ChunkedLoss(options, rows, needs, again, options_of_jit(), where)
+        self.run = ChunkedLoss(options, rows, needs, again, options_of_jit(), where, ranks)
 
     def losses(self) -> tuple[TensorProxy, ...]:
         """The loss; the logsumexp, if asked for; then the statistics or the gradients."""
@@ -83,7 +91,8 @@ class _Call:
             results = _results_like(h, options.reduction, options.with_sums, *kept)
             return *results, *(gradients * (not run.recomputes))
 
-        return self._call(meta, self.run.losses, *self.tensors)
+        name = CALLED if self.run.ranks is None else ACROSS_RANKS
+        return self._call(name, meta, self.run.losses, *self.tensors)
 
     def gradients(self, *others: TensorProxy) -> tuple[TensorProxy, ...]:
         """Those of the hidden state, the weight and the bias, as far as they have some."""
@@ -91,14 +100,14 @@ class _Call:
         def meta(*tensors: Any) -> Any:
             return tuple(TensorProxy(like=x) for x in self.of(tensors))
 
-        return self._call(meta, self.run.gradients, *self.tensors, *others)
+        return self._call(CALLED, meta, self.run.gradients, *self.tensors, *others)
 
     def of(self, tensors: Any) -> list[Any]:
         """Those of the first three that have gradients."""
         return [x for x, needed in zip(tensors, self.run.needs, strict=False) if needed]
 
-    def _call(self, meta: Any, run: Any, *args: Any) -> tuple[TensorProxy, ...]:
-        name = f"{CALLED}{next(_numbers)}"
+    def _call(self, kind: str, meta: Any, run: Any, *args: Any) -> tuple[TensorProxy, ...]:
+        name = f"{kind}{next(_numbers)}"
 
         def bind(bsym: BoundSymbol) -> None:
             bsym._call_ctx = {name: run}
