@@ -6,6 +6,8 @@ torch as little as possible.
 
     t1 = prims.transpose(x, (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
 ->  def views(a0):
+        if a0.is_contiguous():
+            return [a0.as_strided((2, 3, 4), (1, 8, 2), a0.storage_offset())]
         v1 = a0.permute((1, 0))
         v2 = v1.reshape((2, 3, 4))
         return [v2]
@@ -93,22 +95,46 @@ def views_for(region: Region, args: Sequence[torch.Tensor]) -> Views | None:
 
 def _function(region: Region, reshape: str) -> Views:
     names = {proxy.name: f"a{at}" for at, proxy in enumerate(region.inputs)}
-    lines = [f"def views({', '.join(names.values())}):"]
+    lines = []
     for leaf in region.leaves:
         name = f"v{len(names)}"
         lines.append(f"    {name} = {_call(leaf, names[leaf.args[0].name], reshape)}")
         names[makes(leaf)[0].name] = name
-    results = ", ".join(names[proxy.name] for proxy in region.outputs)
-    text = "\n".join([*lines, f"    return [{results}]"])
-    return FunctionType(_code(text), _SCOPE)
+    results = [names[proxy.name] for proxy in region.outputs]
+    shapes = tuple(tuple(proxy._shape) for proxy in region.inputs)
+    return FunctionType(_code("\n".join(lines), (*results,), shapes), _SCOPE)
 
 
 @lru_cache(maxsize=256)
-def _code(text: str) -> CodeType:
-    """The code of the function. It is cached, since equal layers have equal views."""
-    scope: dict[str, Any] = {}
-    exec(compile(text, "<views>", "exec"), scope)
+def _code(steps: str, results: tuple[str, ...], shapes: Sequence[Any]) -> CodeType:
+    """The code of the function. It is cached, since equal layers have equal views. shapes: of the
+    arguments; for contiguous ones each result is one call, if that is fewer."""
+    first = f"def views({', '.join(f'a{at}' for at in range(len(shapes)))}):\n"
+    chain = f"{steps}\n    return [{', '.join(results)}]"
+    scope = {**_SCOPE}
+    exec(compile(first + chain, "<views>", "exec"), scope)
+    if steps.count(".") > len(results) + 1 and ".real" not in steps and ".imag" not in steps:
+        direct = _direct(scope["views"], shapes)
+        exec(compile(first + direct + chain, "<views>", "exec"), scope)
     return scope["views"].__code__  # type: ignore[no-any-return]
+
+
+def _direct(views: Views, shapes: Sequence[Sequence[Any]]) -> str:
+    """The lines for contiguous arguments; none if a result is no plain view of these."""
+    if not all(type(size) is int for shape in shapes for size in shape):
+        return ""
+    args = [torch.empty(shape, device="meta") for shape in shapes]
+    owners = {arg.untyped_storage()._cdata: f"a{at}" for at, arg in enumerate(args)}
+    calls = []
+    try:
+        for x in views(*args):
+            a, begin = owners[x.untyped_storage()._cdata], x.storage_offset()
+            offset = f"{a}.storage_offset()" + (f" + {begin}" if begin else "")
+            calls.append(f"{a}.as_strided({(*x.shape,)}, {x.stride()}, {offset})")
+    except (_NeedsCopyError, RuntimeError, KeyError):  # KeyError: a copy
+        return ""
+    are_contiguous = " and ".join(f"{a}.is_contiguous()" for a in owners.values())
+    return f"    if {are_contiguous}:\n        return [{', '.join(calls)}]\n"
 
 
 def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
@@ -168,4 +194,4 @@ def _stride_order(a: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 
 # With builtins: torch imports where a mode sees its calls, and looks for them here.
-_SCOPE = {"stride_order": _stride_order, "__builtins__": builtins}
+_SCOPE: dict[str, Any] = {"stride_order": _stride_order, "__builtins__": builtins}
