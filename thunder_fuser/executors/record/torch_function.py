@@ -4,12 +4,13 @@
 It runs if a region cannot be compiled. A region of views alone needs no kernel: its function calls
 torch as little as possible.
 
-    t1 = prims.transpose(x, (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
+    t1 = prims.transpose(x: [12, 2], (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
 ->  def views(a0):
         if a0.is_contiguous():
-            return [a0.as_strided((2, 3, 4), (1, 8, 2), a0.storage_offset())]
-        v1 = a0.permute((1, 0))
-        v2 = v1.reshape((2, 3, 4))
+            v2 = a0.as_strided((2, 3, 4), (1, 8, 2), a0.storage_offset())
+        else:
+            v1 = a0.permute((1, 0))
+            v2 = v1.reshape((2, 3, 4))
         return [v2]
 
 The results share memory with the arguments wherever torch's results do, so that writes through one
@@ -95,46 +96,60 @@ def views_for(region: Region, args: Sequence[torch.Tensor]) -> Views | None:
 
 def _function(region: Region, reshape: str) -> Views:
     names = {proxy.name: f"a{at}" for at, proxy in enumerate(region.inputs)}
-    lines = []
+    sources, steps = dict(names), {name: list[str]() for name in names.values()}
     for leaf in region.leaves:
-        name = f"v{len(names)}"
-        lines.append(f"    {name} = {_call(leaf, names[leaf.args[0].name], reshape)}")
-        names[makes(leaf)[0].name] = name
-    results = [names[proxy.name] for proxy in region.outputs]
-    shapes = tuple(tuple(proxy._shape) for proxy in region.inputs)
-    return FunctionType(_code("\n".join(lines), (*results,), shapes), _SCOPE)
+        operand, result, name = leaf.args[0].name, makes(leaf)[0].name, f"v{len(names)}"
+        source = sources[result] = sources[operand]
+        steps[source].append(f"{name} = {_call(leaf, names[operand], reshape)}")
+        names[result] = name
+    results = [(names[proxy.name], sources[proxy.name]) for proxy in region.outputs]
+    lines = [f"def views({', '.join(steps)}):"]
+    for proxy, (a, of_a) in zip(region.inputs, steps.items(), strict=True):
+        wanted = tuple(dict.fromkeys(name for name, source in results if source == a))
+        lines += _of_one(a, tuple(proxy._shape), tuple(of_a), wanted)
+    lines.append(f"    return [{', '.join(name for name, _ in results)}]")
+    return FunctionType(_code("\n".join(lines)), _SCOPE)
 
 
 @lru_cache(maxsize=256)
-def _code(steps: str, results: tuple[str, ...], shapes: Sequence[Any]) -> CodeType:
-    """The code of the function. It is cached, since equal layers have equal views. shapes: of the
-    arguments; for contiguous ones each result is one call, if that is fewer."""
-    first = f"def views({', '.join(f'a{at}' for at in range(len(shapes)))}):\n"
-    chain = f"{steps}\n    return [{', '.join(results)}]"
-    scope = {**_SCOPE}
-    exec(compile(first + chain, "<views>", "exec"), scope)
-    if steps.count(".") > len(results) + 1 and ".real" not in steps and ".imag" not in steps:
-        direct = _direct(scope["views"], shapes)
-        exec(compile(first + direct + chain, "<views>", "exec"), scope)
+def _code(text: str) -> CodeType:
+    """The code of the function. It is cached, since equal layers have equal views."""
+    scope: dict[str, Any] = {**_SCOPE}
+    exec(compile(text, "<views>", "exec"), scope)
     return scope["views"].__code__  # type: ignore[no-any-return]
 
 
-def _direct(views: Views, shapes: Sequence[Sequence[Any]]) -> str:
-    """The lines for contiguous arguments; none if a result is no plain view of these."""
-    if not all(type(size) is int for shape in shapes for size in shape):
-        return ""
-    args = [torch.empty(shape, device="meta") for shape in shapes]
-    owners = {arg.untyped_storage()._cdata: f"a{at}" for at, arg in enumerate(args)}
-    calls = []
+@lru_cache(maxsize=256)
+def _of_one(
+    a: str, shape: Sequence[Any], steps: Sequence[str], wanted: Sequence[str]
+) -> Sequence[str]:
+    """The lines for the views of one argument: if it is contiguous, one call for each result."""
+    chain, direct = [f"    {step}" for step in steps], []
+    calls, text = [step.count(".") for step in steps], "\n".join(chain)
+    if sum(calls) > len(wanted) + 1 and ".real" not in text and ".imag" not in text:
+        whole = f"def views({a}):\n{text}\n    return [{', '.join(wanted)}]"
+        direct = _direct(FunctionType(_code(whole), _SCOPE), a, shape, wanted)
+    if not direct:
+        return chain
+    either = [f"    if {a}.is_contiguous():", *direct, "    else:"]
+    return [*either, *(f"    {line}" for line in chain)]
+
+
+def _direct(views: Views, a: str, shape: Sequence[Any], wanted: Sequence[str]) -> list[str]:
+    """The lines for a contiguous argument; none if a result would be no view of it."""
+    if not all(type(size) is int for size in shape):
+        return []
+    arg, lines = torch.empty(shape, device="meta"), []
     try:
-        for x in views(*args):
-            a, begin = owners[x.untyped_storage()._cdata], x.storage_offset()
-            offset = f"{a}.storage_offset()" + (f" + {begin}" if begin else "")
-            calls.append(f"{a}.as_strided({(*x.shape,)}, {x.stride()}, {offset})")
-    except (_NeedsCopyError, RuntimeError, KeyError):  # KeyError: a copy
-        return ""
-    are_contiguous = " and ".join(f"{a}.is_contiguous()" for a in owners.values())
-    return f"    if {are_contiguous}:\n        return [{', '.join(calls)}]\n"
+        for name, x in zip(wanted, views(arg), strict=True):
+            if x.untyped_storage()._cdata != arg.untyped_storage()._cdata:
+                return []
+            begin = f" + {x.storage_offset()}" if x.storage_offset() else ""
+            layout = f"{(*x.shape,)}, {x.stride()}, {a}.storage_offset(){begin}"
+            lines.append(f"        {name} = {a}.as_strided({layout})")
+    except (_NeedsCopyError, RuntimeError):
+        return []
+    return lines
 
 
 def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
