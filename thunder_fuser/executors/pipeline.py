@@ -20,7 +20,6 @@ from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.dead_views import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
 from thunder_fuser.executors.regions.editing import keeps_order
-from thunder_fuser.executors.regions.join_views import join_views
 from thunder_fuser.executors.regions.partial_writes import write_in_place
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.writes import join_across_writes, refuse_stale_reads
@@ -85,7 +84,6 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
     Pass(order_hidden_results),
     Pass(run_channels_last),
     Pass(overlap_products),
-    Pass(join_views),
 )
 
 

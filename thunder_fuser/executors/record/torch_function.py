@@ -7,7 +7,7 @@ torch as little as possible.
     t1 = prims.transpose(x: [12, 2], (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
 ->  def views(a0):
         if a0.is_contiguous():
-            v2 = a0.as_strided((2, 3, 4), (1, 8, 2), a0.storage_offset())
+            v2 = a0.as_strided((2, 3, 4), (1, 8, 2))
         else:
             v1 = a0.permute((1, 0))
             v2 = v1.reshape((2, 3, 4))
@@ -106,7 +106,7 @@ def _function(region: Region, reshape: str) -> Views:
     lines = [f"def views({', '.join(steps)}):"]
     for proxy, (a, of_a) in zip(region.inputs, steps.items(), strict=True):
         wanted = tuple(dict.fromkeys(name for name, source in results if source == a))
-        lines += _of_one(a, tuple(proxy._shape), tuple(of_a), wanted)
+        lines += _lines_of(a, tuple(proxy._shape), tuple(of_a), wanted)
     lines.append(f"    return [{', '.join(name for name, _ in results)}]")
     return FunctionType(_code("\n".join(lines)), _SCOPE)
 
@@ -120,13 +120,14 @@ def _code(text: str) -> CodeType:
 
 
 @lru_cache(maxsize=256)
-def _of_one(
+def _lines_of(
     a: str, shape: Sequence[Any], steps: Sequence[str], wanted: Sequence[str]
 ) -> Sequence[str]:
     """The lines for the views of one argument: if it is contiguous, one call for each result."""
     chain, direct = [f"    {step}" for step in steps], []
     calls, text = [step.count(".") for step in steps], "\n".join(chain)
-    if sum(calls) > len(wanted) + 1 and ".real" not in text and ".imag" not in text:
+    saves = sum(calls) > len(wanted) or ".reshape" in text  # it costs more than as_strided
+    if saves and ".real" not in text and ".imag" not in text:
         whole = f"def views({a}):\n{text}\n    return [{', '.join(wanted)}]"
         direct = _direct(FunctionType(_code(whole), _SCOPE), a, shape, wanted)
     if not direct:
@@ -144,9 +145,8 @@ def _direct(views: Views, a: str, shape: Sequence[Any], wanted: Sequence[str]) -
         for name, x in zip(wanted, views(arg), strict=True):
             if x.untyped_storage()._cdata != arg.untyped_storage()._cdata:
                 return []
-            begin = f" + {x.storage_offset()}" if x.storage_offset() else ""
-            layout = f"{(*x.shape,)}, {x.stride()}, {a}.storage_offset(){begin}"
-            lines.append(f"        {name} = {a}.as_strided({layout})")
+            offset = f", {a}.storage_offset() + {begin}" if (begin := x.storage_offset()) else ""
+            lines.append(f"        {name} = {a}.as_strided({(*x.shape,)}, {x.stride()}{offset})")
     except (_NeedsCopyError, RuntimeError):
         return []
     return lines
