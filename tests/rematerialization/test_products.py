@@ -205,3 +205,17 @@ def test_what_is_written_later_is_no_operand() -> None:
     jitted = jit(function, strict=True, rematerialization="memory")
     (got,), (right,) = (torch.autograd.grad(f(x), x) for f in (jitted, function))
     torch.testing.assert_close(got, right)
+
+
+def test_what_is_returned_runs_once() -> None:
+    """As logits beside a loss: the caller holds them, so a copy would only be memory more."""
+    w, v = torch.randn(16, 8), torch.randn(16, 8)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = F.linear(x, w)
+        return (F.gelu(logits) * F.gelu(F.linear(x, v))).sum(), logits.view(2, 2, 16).mT
+
+    jitted = jit(function, strict=True, rematerialization="memory")
+    jitted(torch.randn(4, 8, requires_grad=True))[0].backward()
+    assert str(final_traces(jitted)[1]).count("torch.nn.functional.linear(") == 1
+    assert recomputation_of(jitted).plan.bytes == 4 * 16 * 4

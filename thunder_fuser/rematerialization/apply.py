@@ -126,8 +126,8 @@ class _Reader:
         gradients = tree_iter(ops[-1].bsym.args[0].get("output"))
         returned = {proxy.name for proxy in gradients if isinstance(proxy, Proxy)}
         self.needed = returned | {name for op in ops if op.in_backward for name in op.read_names}
-        self.written = flow.written
-        forward = flow.of_forward
+        self.written, forward = flow.written, flow.of_forward
+        self.lasting = self.written | with_what_they_view(ops, {*ops[-1].read_names})
         self.stored = {*forward.crossing}
         self.stored |= {name for op in forward.ops if not op.is_fusible for name in op.made_names}
         # Values that torch reads in the backward, directly or through a view.
@@ -155,9 +155,9 @@ class _Reader:
     def _product(self, op: Op) -> int:
         """The arithmetic of a matrix product that torch runs; 0 for any other op. Where what it
         multiplies or makes is communicated, both may be one call; where an op of the backward
-        stands early, the result would live from there on."""
+        stands early, the result would live from there on; what is returned lives anyway."""
         (*_, part) = parts(op.bsym)
-        is_able = not (op.is_fusible or op.reads_any(self.written) or op.makes_any(self.written))
+        is_able = not (op.is_fusible or op.reads_any(self.written) or op.makes_any(self.lasting))
         if not is_able or not is_product(op.bsym) or part.sym.id not in _PRODUCTS:
             return 0
         if not self.runs_once.isdisjoint((part.args[0].name, *op.made_names)):
