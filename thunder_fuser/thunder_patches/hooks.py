@@ -81,12 +81,12 @@ def change_before_gradient(hooks: Hooks) -> None:
 
 
 def change_behind_transforms(hooks: Hooks) -> None:
-    """From now on, the executor may change what transforms, such as those for several devices, have
-    made of a trace: Thunder drops its dead code next."""
+    """From now on, the executor may change what transforms made of a trace (tensor parallel)."""
     of_thunder = thunder.dce
 
-    def dce(trace: TraceCtx) -> TraceCtx:
-        return of_thunder(trace if hooks.compilation() is None else hooks.behind_transforms(trace))
+    def dce(trace: TraceCtx, *needed: Any, **named: Any) -> TraceCtx:
+        changed = trace if hooks.compilation() is None else hooks.behind_transforms(trace)
+        return of_thunder(changed, *needed, **named)
 
     thunder.dce = dce
 
