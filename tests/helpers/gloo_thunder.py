@@ -195,10 +195,11 @@ def check_hidden_collectives() -> None:
     unless somebody asks. In the forward nothing does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Finder, "_is_plain", lambda self, one: True)  # as on a GPU
-        _check_tensor_parallel("auto", backend="process_group")
+        for policy in ("time", "memory"):  # no product that runs again comes between
+            _check_tensor_parallel("auto", policy, backend="process_group")
 
 
-def _check_tensor_parallel(overlap: str, **more: str) -> None:
+def _check_tensor_parallel(overlap: str, policy: str = "time", **more: str) -> None:
     """Columns of up, rows of down: each rank sees the same batch."""
     rank, size, x = dist.get_rank(), dist.get_world_size(), batch(0)
     plain = block(Mlp)
@@ -206,7 +207,8 @@ def _check_tensor_parallel(overlap: str, **more: str) -> None:
     result.square().mean().backward()
     lower = {"overlap": overlap, **more}
     params = MultiDeviceParams().with_(lower=lower)
-    model = thunder.jit(block(Mlp), **OPTIONS, fuser_multi_device=params)
+    keywords = {"fuser_multi_device": params, "fuser_rematerialization": policy}
+    model = thunder.jit(block(Mlp), **OPTIONS, **keywords)
     for parallel, names in (
         (TransformForColumnWiseParallel, ("up",)), (TransformForRowWiseParallel, ("down",)),
     ):  # fmt: skip
@@ -252,9 +254,10 @@ def check_functional_collectives() -> None:
     plain = [one.clone().requires_grad_() for one in (x, up, down)]
     expected = alone(*plain)
     expected.sum().backward()
-    for overlap in ("never", "always"):
+    for overlap, policy in (("never", "time"), ("always", "time"), ("always", "memory")):
         params = MultiDeviceParams().with_(lower={"overlap": overlap})
-        jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
+        keywords = {"fuser_multi_device": params, "fuser_rematerialization": policy}
+        jitted = thunder.jit(parallel, **OPTIONS, **keywords)
         found = jitted(*given)
         torch.testing.assert_close(found, expected.chunk(size)[rank])
         found.sum().backward()  # an expanded gradient

@@ -88,7 +88,7 @@ class ChunkedLoss:
         if h.device.type == "meta":
             return *self._without_data(h, weight), *_present(gradients)
         runs, total = [*chunks(len(h), self.rows)], self._total(h, target, weight)
-        scale = self._scale(target, total.new_ones(()) / total)
+        scale = self._scale(target, total.new_ones(()) / total) if has_gradients else total
         x, results = h.new_empty(runs[0].stop * len(w)), []
         for rows in runs:
             logits = _product(h[rows], w, b, x)
