@@ -190,6 +190,22 @@ def check_tensor_parallel() -> None:
         _check_tensor_parallel(overlap)
 
 
+def check_gathered_operands() -> None:
+    """A product of a gathered tensor runs once, so that the backward gathers this as one call."""
+    params = MultiDeviceParams().with_(lower={"overlap": "always"})
+    for policy in ("time", "memory"):
+        keywords = {"fuser_multi_device": params, "fuser_rematerialization": policy}
+        x, w = (torch.randn(size, 16, requires_grad=True) for size in (4, 32))
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            whole = functional.all_gather_tensor(torch.tanh(x), 0, dist.group.WORLD)
+            return F.gelu(F.linear(whole, w))
+
+        jitted = thunder.jit(function, **OPTIONS, **keywords)
+        jitted(x, w).sum().backward()
+        assert claimed(jitted)[1] == {"all_gather_products": 1, "matmul_reduce_scatter": 1}, policy
+
+
 def check_hidden_collectives() -> None:
     """In the backward the gradient of the weight runs beside the sum: left to Thunder's passes,
     unless somebody asks. In the forward nothing does."""
@@ -453,6 +469,7 @@ def main() -> None:
         check_functional_collectives, check_functional_operations, check_all_to_all,
         check_gradients_of_what_one_device_has, check_broadcast_in_a_group, check_ddp, check_fsdp,
         check_plugins, check_torch_wrappers, check_tensor_parallel, check_hidden_collectives,
+        check_gathered_operands,
     ))  # fmt: skip
     leave()
 
