@@ -26,7 +26,7 @@ class CompileOptions:
     dump: str
     max_registers_bytes: int
     persistent_buffers: bool = False
-    few_rows: int = 2
+    few_rows: int = 8
     autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()
     skip_passes: str = ""

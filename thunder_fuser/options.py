@@ -163,7 +163,7 @@ OPTIONS: Mapping[str, Option] = {
             " call to call",
         ),
         Option(
-            "few_rows", int, 2, "matrix products on a GPU with at most so many rows are kernels"
+            "few_rows", int, 8, "matrix products on a GPU with at most so many rows are kernels"
             " of ours, without gradients; 0: none", least=0,
         ),
         Option(

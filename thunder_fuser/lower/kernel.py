@@ -312,7 +312,7 @@ ALL = 0
 BODIES = ("body", "otherwise")  # the fields that hold statements
 
 # Device functions with a barrier, which all threads of a block must call. REDUCES combine values.
-REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster"})
+REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster", "sum_of_products"})
 WAITS = REDUCES | {"sync_threads", "scan_x", "reduce_rows", "gates_made", "gates_ready"}
 
 

@@ -32,7 +32,7 @@ from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction
-from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, values
+from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, products, values
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel_passes.passes import run_passes
@@ -41,6 +41,7 @@ from thunder_fuser.lower.nests import Work
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
 from thunder_fuser.lower.size_arguments import with_free_sizes
 from thunder_fuser.lower.state import KernelState, Window
+from thunder_fuser.schedule.products import Products
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
@@ -228,6 +229,10 @@ def _nest(state: KernelState, scope: Scope, number: int) -> None:
     if ctx.loops.edge is not None and number == 0 and any(b.vector for b in state.buffers.values()):
         # The loads of all steps come first: behind the first step's branches they would wait.
         nests.put(state, scope, Work())
+    if ctx.scheduled.params.scheduler == Products.name:
+        values.put_all(state, looked_up, scope)
+        products.put(state, scope, reductions)
+        return
     nests.put(state, scope, Work(reductions, results))
     values.put_all(state, looked_up, scope)
     for name in declared:

@@ -6,9 +6,10 @@
     T5 = cast(T1, Float); T6 = broadcast(T5, [True, False, False])
     T7 = mul(T4, T6);     T8 = sum(T7, dims=[2]); T2 = cast(T8, BFloat16)
 
-Such a product is bound by the bytes of its matrix. The schedulers of reductions read these once,
-and a bias, an activation or a residual behind it needs no kernel of its own. Every block reads the
-rows, so computed rows are stored first:
+Such a product is bound by the bytes of its matrix. The kernels of sums read these once, and a bias,
+an activation or a residual behind it needs no kernel of its own. From three rows on, tensor cores
+compute the sum (schedule/products.py). Every block reads the rows, so computed rows are stored
+first:
 
     T0 = silu(T9)  ->  T10 = silu(T9); T0 = segment_set(T10)
 """
@@ -25,6 +26,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.materialize_broadcasts import with_boundary
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
+from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS
 from thunder_fuser.target import Target
 
 LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
@@ -35,19 +37,21 @@ SUMMED = frozenset({DataType.Half, DataType.BFloat16, DataType.Float})
 def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     """Turns matrix products of few rows into sums.
 
-    On a CPU products stay with torch, where these sums were not found to be faster.
+    On a CPU products stay with torch, where these sums were not found to be faster. Tensor cores
+    have an order of their own, so under `repeatable` products of three rows and more do too.
     """
     most = 0 if target.is_cpu else options.few_rows
+    most = min(most, FEWEST_ROWS - 1) if options.repeatable else most
     products = {
         record: product
         for record in fusion.exprs if (product := _product(fusion, record, most)) is not None
     }
     new = {record: _summed(fusion, record, product) for record, product in products.items()}
-    for rows in dict.fromkeys(_source(fusion, product.rows) for product in products.values()):
-        if _is_computed(fusion, rows):
-            maker = fusion.producer[rows]
-            *before, last = new.get(maker, [maker])
-            new[maker] = [*before, *with_boundary(last)]
+    stored = [p for p in products.values() if _stores(fusion, p)]
+    for rows in dict.fromkeys(_source(fusion, product.rows) for product in stored):
+        maker = fusion.producer[rows]
+        *before, last = new.get(maker, [maker])
+        new[maker] = [*before, *with_boundary(last)]
     return new
 
 
@@ -58,37 +62,52 @@ def _source(fusion: Fusion, name: str) -> str:
     return name
 
 
-def _is_computed(fusion: Fusion, name: str) -> bool:
-    """True if a kernel computes the value alone, by more than casts of what is in memory."""
-    chain = [*makers(fusion.producer, name, _only_moves)]
-    computes = any(not _only_moves(r) and r.row.kind is not OpKind.EXTERNAL for r in chain)
+def _stores(fusion: Fusion, product: _RowsAndMatrix) -> bool:
+    """True if the rows are stored before the product: if a kernel computes them alone, by more than
+    casts of what is in memory. Tensor cores need them in memory as they are."""
+    is_free = _only_moves if product.height < FEWEST_ROWS else _is_move
+    chain = [*makers(fusion.producer, _source(fusion, product.rows), is_free)]
+    computes = any(not is_free(r) and r.row.kind is not OpKind.EXTERNAL for r in chain)
     return computes and len(chain[0].outputs) == 1
 
 
+def _is_move(record: OpRecord) -> bool:
+    return record.row.kind is OpKind.MOVEMENT
+
+
 def _only_moves(record: OpRecord) -> bool:
-    return record.op == "cast" or record.row.kind is OpKind.MOVEMENT
+    return record.op == "cast" or _is_move(record)
 
 
-def is_of_few_rows(op: str, a: tuple[int, ...], b: tuple[int, ...], most: int) -> bool:
-    """True if operands of these sizes have at most `most` rows, and a matrix worth a kernel.
+def is_of_few_rows(
+    op: str, a: tuple[int, ...], b: tuple[int, ...], dtype: DataType, most: int
+) -> bool:
+    """True if operands of these sizes have at most `most` rows, and a matrix worth a kernel. Three
+    rows and more need tensor cores, which load 16 bytes at once.
 
-    >>> is_of_few_rows("linear", (1, 1, 2048), (512, 2048), 2)
+    >>> is_of_few_rows("linear", (1, 1, 2048), (512, 2048), DataType.Float, 8)
     True
-    >>> is_of_few_rows("matmul", (64, 2048), (2048, 512), 2)
+    >>> is_of_few_rows("linear", (8, 1, 2048), (512, 2048), DataType.Half, 8)
+    True
+    >>> is_of_few_rows("linear", (8, 1, 2044), (512, 2044), DataType.Half, 8)
     False
     """
     if op == "matmul" and len(b) == 1:
         a, b = b, a
-    rows = prod(a[:-1])
-    return len(b) == 2 and 0 < rows <= most and prod(b) >= LEAST_ELEMENTS
+    rows, length = prod(a[:-1]), a[-1]
+    if len(b) != 2 or not 0 < rows <= most or prod(b) < LEAST_ELEMENTS:
+        return False
+    return rows < FEWEST_ROWS or (rows <= MOST_ROWS and dtype.is_half and not length % 8)
 
 
 class _RowsAndMatrix(NamedTuple):
-    """The names of its rows and its matrix, and the axis of the matrix that it sums."""
+    """The names of its rows and its matrix, the axis of the matrix that it sums, and the number of
+    rows."""
 
     rows: str
     matrix: str
     summed: int
+    height: int
 
 
 def _product(fusion: Fusion, record: OpRecord, most: int) -> _RowsAndMatrix | None:
@@ -101,13 +120,16 @@ def _product(fusion: Fusion, record: OpRecord, most: int) -> _RowsAndMatrix | No
     dtypes = {view.dtype for view in views}
     if len(dtypes) > 1 or not dtypes <= SUMMED or record.attr("streams") is not None:
         return None
-    if not is_of_few_rows(record.op, sizes[0], sizes[1], most):
+    if not is_of_few_rows(record.op, sizes[0], sizes[1], views[0].dtype, most):
         return None
     if any(shape != sizes[1][:1] for shape in sizes[2:]):
         return None  # the bias has one element, or several axes
-    product = _RowsAndMatrix(a, b, 1 if record.op == "linear" else 0)
+    product = _RowsAndMatrix(a, b, 1 if record.op == "linear" else 0, prod(sizes[0][:-1]))
     if record.op == "matmul" and len(sizes[1]) == 1:
-        product = _RowsAndMatrix(b, a, 1)
+        product = _RowsAndMatrix(b, a, 1, 1)
+    behind = makers(fusion.producer, product.matrix, _is_move)
+    if product.height >= FEWEST_ROWS and not all(map(_is_move, behind)):
+        return None  # tensor cores need the matrix in memory as it is
     return product if _is_fastest(fusion, product.matrix, product.summed) else None
 
 
@@ -128,7 +150,7 @@ def _is_fastest(fusion: Fusion, name: str, axis: int) -> bool:
 
 def _summed(fusion: Fusion, record: OpRecord, product: _RowsAndMatrix) -> list[OpRecord]:
     """The records of the product."""
-    rows, matrix, summed = product
+    rows, matrix, summed, _ = product
     (name,), axes = record.outputs, len(fusion.tensors[rows].sizes) - 1
     of_rows, of_matrix = Chain(rows, f"{name}.rows"), Chain(matrix, f"{name}.matrix")
     of_rows.add("cast", dtype=DataType.Float)

@@ -11,6 +11,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.nested import InnerOuter, Nested
 from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.products import Products
 from thunder_fuser.schedule.reduction import Persistent, Reduction, Scan
 from thunder_fuser.schedule.scheduler import Match, NoMatch
 from thunder_fuser.schedule.transpose import Transpose
@@ -66,6 +67,7 @@ SCHEDULERS: tuple[type[Match], ...] = (
     Communication,
     NoOp,
     ExprEval,
+    Products,
     Reduction,
     Persistent,
     InnerOuter,

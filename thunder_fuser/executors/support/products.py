@@ -31,9 +31,11 @@ def _checked(name: str) -> Callable[..., Reject | None]:
     def check(a: TensorProxy, b: TensorProxy, bias: TensorProxy | None = None) -> Reject | None:
         operands = (a, b) if bias is None else (a, b, bias)
         on_gpu = a.device.devicetype is DeviceType.CUDA or option("emulate")
+        dtype, few = data_type(a.dtype), int(option("few_rows"))  # type: ignore[call-overload]
         is_known = {data_type(operand.dtype) for operand in operands} <= SUMMED
-        few = int(option("few_rows"))  # type: ignore[call-overload]
-        is_taken = on_gpu and is_known and is_of_few_rows(name, a._shape, b._shape, few)
+        if dtype is None or not is_known or not on_gpu:
+            return OF_TORCH
+        is_taken = is_of_few_rows(name, a._shape, b._shape, dtype, few)
         return None if is_taken else OF_TORCH
 
     return check

@@ -19,7 +19,7 @@ from thunder_fuser.lower.scope import SharedMemory
 from thunder_fuser.lower.size_arguments import SHORT_LOOP
 
 # {device function: the axis of the threads that exchange values in it}
-EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y"}
+EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y", "sum_of_products": "xy"}
 SEVERAL = 4  # the unroll factor of a loop of unknown length
 REGISTERS = 1 << 16  # of an SM, which its threads share
 MOST_REGISTERS = 128  # of a thread, for the values that it loads
@@ -59,10 +59,13 @@ def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
 
 def _exchanged(call: nodes.Call) -> int:
     """The number of elements: along y all elements of all threads; along x one for each warp, and
-    none for a single warp."""
+    none for a single warp; for products, of each warp 8 rows of 16, each followed by 4 unused ones.
+    """
     _, x, y, *count = (int(n) if isinstance(n, int) else 0 for n in call.template)
     if EXCHANGES[call.function] == "y":
         return x * y * count[0]
+    if EXCHANGES[call.function] == "xy":
+        return x * y // 32 * 8 * 20
     return y * x // 32 if x > 32 else 0
 
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler of matrix products of three to eight rows, which tensor cores sum.
+
+    T8[m, n] = sum over k of T0[m, k] * T1[n, k]        T0, T1: both bf16 or both f16
+
+    [N, M, K] -> [N.o@blockIdx.x, N.i{16}@threadIdx.x, M.o, M.i@threadIdx.y, K]
+
+A block computes 16 columns of the results, for all rows. Its warps share K, and each thread gets
+one sum of each product, from which it computes the results: silu(gate) * up is one kernel of two
+products. No loop walks K; see sum_of_products.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from thunder_fuser.analysis.index_map import Point
+from thunder_fuser.analysis.part import Part, offset
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.schedule.axes import MAX_BYTES, size_of
+from thunder_fuser.schedule.reduction import Reduction, Rows
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
+from thunder_fuser.schedule.scheduler import NoMatch
+from thunder_fuser.target import Target
+
+COLUMNS = 16  # of a block
+FEWEST_ROWS, MOST_ROWS = 3, 8  # one or two rows are as fast by plain sums; 16 are faster in torch
+ROW_THREADS = 32  # only 8 have a row, but 16 warps share K, and load from more places at once
+
+
+class Matrix(NamedTuple):
+    """A 16-bit input [rows, k]: the position of its first element, the elements from row to row,
+    and the axes that make the rows, the outermost first."""
+
+    name: str
+    first: int
+    stride: int
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Products(Reduction):
+    """Sums of products of a few rows with matrices, all of one size, and what reads the sums."""
+
+    name = "products"
+
+    @classmethod
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | NoMatch:
+        match = super().find(part, target, options)
+        if isinstance(match, NoMatch):
+            return match
+        found = [matrices_of(part, total) for total in part.reductions]
+        axes = {(*matrix.axes, *rows.axes) for rows, matrix in filter(None, found)}
+        if target.is_cpu or match.has_order or match.chunk or None in found or len(axes) != 1:
+            return NoMatch(cls.name, "not only products of 16-bit rows with matrices")
+        (kept,) = axes
+        rows = size_of(part, kept[1:])
+        if set(kept) != set(match.kept) or not FEWEST_ROWS <= rows <= MOST_ROWS:
+            return NoMatch(cls.name, f"it takes {FEWEST_ROWS} to {MOST_ROWS} rows, not {rows}")
+        return replace(match, kept=kept)
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        """The schedule above; that of any sum where memory is not aligned for vectors."""
+        if not all(self._is_aligned(total, alignment) for total in self.part.reductions):
+            fields = self.part, self.target, self.options, self.kept, self.reduced
+            return Reduction(*fields, inner=self.inner, plane=self.plane).schedule(alignment)
+        s = Transforms(self.domain)
+        block, column = s.split(self.kept[0], COLUMNS)
+        _, row = s.split(s.merge(self.kept[1:]), ROW_THREADS)
+        s.bind(BIDX=block, TIDX=column, TIDY=row)
+        # With a block for each SM, or none, each must have more bytes under way.
+        steps = 2 if s.extent(block) <= self.target.sm_count else 1
+        params = HeuristicParams(self.name, threads=(COLUMNS, ROW_THREADS), unroll=steps)
+        return self.scheduled((params, tuple(s.applied)), alignment)
+
+    def _is_aligned(self, total: OpRecord, alignment: dict[str, int]) -> bool:
+        found = matrices_of(self.part, total)
+        assert found is not None
+        bytes = [2 * self.reduced_size, *(alignment.get(each.name, MAX_BYTES) for each in found)]
+        bytes += [2 * at for each in found for at in (each.first, each.stride)]
+        return not any(at % MAX_BYTES for at in bytes)
+
+
+def matrices_of(part: Part, total: OpRecord) -> tuple[Matrix, Matrix] | None:
+    """The rows and the matrix of sum(cast(rows) * cast(matrix)), if the kernel reads both from
+    memory with the summed axis as the fastest one; None for another sum."""
+    name, product = total.outputs[0], part.producer.get(names_of(total)[0])
+    if total.op != "sum" or product is None or product.op != "mul":
+        return None
+    demand, (summed, *more) = part.demand, part.patterns[name].reduced
+    if more or part.tensors[product.outputs[0]].dtype is not DataType.Float:
+        return None
+    sides = [_read(part, point, summed) for point in demand.reads[demand.operands[name]]]
+    found = sorted(filter(None, sides), key=lambda side: size_of(part, side.axes))
+    if len(found) != 2 or len({part.tensors[side.name].dtype for side in found}) > 1:
+        return None
+    rows, matrix = found
+    is_one = len(matrix.axes) == 1 and matrix.axes[0] not in rows.axes
+    return (rows, matrix) if is_one and rows.axes else None
+
+
+def _read(part: Part, point: Point, summed: str) -> Matrix | None:
+    """What an operand of a product reads, through casts to float and moves; None if it computes, if
+    the summed axis is not the fastest, or if its rows are not equally far from each other."""
+    dtypes = set()
+    while (maker := part.producer.get(point.name)) is not None:
+        reads = part.demand.reads[point]
+        if len(reads) != 1 or not (maker.op == "cast" or maker.row.kind is OpKind.MOVEMENT):
+            return None
+        dtypes.add(part.tensors[point.name].dtype)
+        (point,) = reads
+    stored = part.tensors[point.name].dtype
+    terms, first = offset(point.index, part.strides[point.name]).terms
+    strides = {str(at): stride for at, stride in terms if at.op == "sym"}
+    is_whole = len(strides) == len(terms) and point.condition.is_const
+    is_exact = stored.is_half and dtypes <= {stored, DataType.Float}
+    if not is_whole or not is_exact or strides.pop(summed, 0) != 1:
+        return None
+    axes = tuple(sorted(strides, key=strides.__getitem__, reverse=True))
+    if any(strides[a] != strides[b] * size_of(part, [b]) for a, b in pairwise(axes)):
+        return None
+    return Matrix(point.name, first, min(strides.values(), default=0), axes)
