@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products of few rows alone: ours, torch's, and a sum of the IR, beside clone's rate.
+"""Matrix products of few rows alone, ours and torch's, beside clone's rate.
 
     linear(x: bf16[rows, k], w: bf16[n, k]), w cold in every call
 """
@@ -17,11 +17,9 @@ import torch.nn.functional as F
 from benchmarks.clock import Calls, cpu_times, cuda_times, sets_for
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.explain.shown import table
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import compile_options
 
-OURS, TORCH, SUM = "ours", "torch", "sum"
-MOST_SUMMED = 4  # rows of the products that are also measured as sums
+OURS, TORCH = "ours", "torch"
 LARGE = 8 << 20  # bytes of the weights for which the goal holds
 GOAL = 0.70  # of clone's rate
 DTYPE = torch.bfloat16
@@ -113,8 +111,6 @@ def measure(
     segments = ours.program([x, matrices[0]]).segmented.segments
     if rows <= compile_options().few_rows:
         runs[OURS] = ours.entry.prepare().callable()
-    elif rows <= MOST_SUMMED:
-        runs[SUM] = _definition(weight, x, matrices[0], as_sum=True).entry.prepare().callable()
     calls = {name: [partial(run, x, matrix) for matrix in matrices] for name, run in runs.items()}
     return Measured(
         weight, rows, _times(calls, seconds, device), weight.bytes / rate,
@@ -123,20 +119,10 @@ def measure(
     )  # fmt: skip
 
 
-def _definition(
-    weight: Weight, x: torch.Tensor, matrix: torch.Tensor, *, as_sum: bool = False
-) -> FusionDefinition:
-    """The product as an op, or as the sum of products that presegment/few_rows.py writes."""
+def _definition(weight: Weight, x: torch.Tensor, matrix: torch.Tensor) -> FusionDefinition:
     with FusionDefinition() as fd:
-        a, w = fd.from_pytorch(x), fd.from_pytorch(matrix)
-        if as_sum:
-            summed = 1 if weight.is_turned else 2
-            a = fd.ops.broadcast(fd.ops.cast(a, DataType.Float), [False, summed == 2, summed == 1])
-            w = fd.ops.broadcast(fd.ops.cast(w, DataType.Float), [True, False, False])
-            y = fd.ops.cast(fd.ops.sum(fd.ops.mul(a, w), [summed]), DataType.BFloat16)
-        else:
-            y = fd.ops.matmul(a, w) if weight.is_turned else fd.ops.linear(a, w)
-        fd.add_output(y)
+        product = fd.ops.matmul if weight.is_turned else fd.ops.linear
+        fd.add_output(product(fd.from_pytorch(x), fd.from_pytorch(matrix)))
     return fd
 
 
@@ -149,7 +135,7 @@ def _times(calls: Calls, seconds: float, device: torch.device) -> dict[str, floa
 
 
 def _error(x: torch.Tensor, matrix: torch.Tensor, runs: Mapping[str, Any]) -> float:
-    """The largest error of ours or the sum's over torch's, against float64, of 512 results."""
+    """The largest error of ours over torch's, against float64, of 512 results."""
     part = slice(0, 512)
     turned = runs[TORCH] is torch.matmul
     exact = x.double() @ (matrix[:, part] if turned else matrix[part].t()).double()
@@ -165,15 +151,14 @@ def _error(x: torch.Tensor, matrix: torch.Tensor, runs: Mapping[str, Any]) -> fl
 def text(found: list[Measured]) -> str:
     """The table, and for each model and number of rows what all its products take."""
     head = ("model", "weight", "n", "k", "rows", "floor us", "torch us", "ours us", "of floor")
-    names = {id(one): OURS if OURS in one.us else SUM for one in found}
     lines = [
         (
             one.weight.model, one.weight.name, str(one.weight.n), str(one.weight.k), str(one.rows),
             f"{one.floor:.1f}", f"{one.us[TORCH]:.1f}",
-            f"{one.us[name]:.1f}" if name in one.us else "-",
-            f"{one.of_floor(name):.2f}" if name in one.us else f"({one.of_floor(TORCH):.2f})",
+            f"{one.us[OURS]:.1f}" if OURS in one.us else "-",
+            f"{one.of_floor(OURS):.2f}" if OURS in one.us else f"({one.of_floor(TORCH):.2f})",
         )
-        for one in found for name in [names[id(one)]]
+        for one in found
     ]  # fmt: skip
     return "\n".join((table(head, lines), "", *sums(found)))
 
@@ -183,7 +168,7 @@ def sums(found: list[Measured]) -> Iterator[str]:
     for model, rows in dict.fromkeys((one.weight.model, one.rows) for one in found):
         of_model = [one for one in found if (one.weight.model, one.rows) == (model, rows)]
         floor = sum(one.floor * one.weight.count for one in of_model)
-        for name in (OURS, SUM, TORCH):
+        for name in (OURS, TORCH):
             if all(name in one.us for one in of_model):
                 us = sum(one.us[name] * one.weight.count for one in of_model)
                 share = f"{floor / us:.2f} of the floor"

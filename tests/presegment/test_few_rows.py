@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -37,6 +38,18 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def converted(rows: int, which: str) -> Graph:
+    """A product with an operand that is float32 in memory, as under autocast."""
+    values = [
+        meta(*shape, dtype=torch.float32 if name == which else torch.bfloat16)
+        for name, shape in (("rows", (rows, 512)), ("weight", (256, 512)))
+    ]
+    with FusionDefinition() as fd:
+        x, weight = (fd.ops.cast(fd.from_pytorch(value), D.BFloat16) for value in values)
+        fd.add_output(fd.ops.linear(x, weight))
+    return fd, values
+
+
 FIRES: dict[str, Callable[[], Graph]] = {
     "a row": lambda: graph([meta(1, 512), meta(256, 512)]),
     "two rows": lambda: graph([meta(2, 1, 512), meta(256, 512)]),
@@ -46,9 +59,17 @@ FIRES: dict[str, Callable[[], Graph]] = {
     "a matrix and a vector": lambda: graph([meta(256, 512), meta(512)], "matmul"),
     "a matrix of one row": lambda: graph([meta(1, 1 << 16), meta(1, 1 << 16)]),
     "a sum of one": lambda: graph([meta(1, 1), meta(1 << 16, 1)]),
+    "three rows": lambda: graph([meta(3, 1, 512), meta(256, 512)]),
+    "eight rows": lambda: graph([meta(2, 4, 512, dtype=torch.float16),
+                                 meta(256, 512, dtype=torch.float16)]),
+    "part of a weight": lambda: graph([meta(8, 512), meta(512, 1024)[:256, 512:], meta(256)]),
 }
 KEEPS: dict[str, Callable[[], Graph]] = {
-    "three rows": lambda: graph([meta(3, 512), meta(256, 512)]),
+    "three rows of float32": lambda: graph([meta(3, 512, dtype=torch.float32),
+                                            meta(256, 512, dtype=torch.float32)]),
+    "three rows of odd length": lambda: graph([meta(3, 514), meta(256, 514)]),
+    "nine rows": lambda: graph([meta(9, 512), meta(256, 512)]),
+    "three rows and a converted weight": lambda: converted(3, "weight"),
     "no rows": lambda: graph([meta(0, 512), meta(256, 512)]),
     "a small matrix": lambda: graph([meta(1, 256), meta(255, 256)]),
     "a row-major second operand": lambda: graph([meta(1, 512), meta(512, 256)], "matmul"),
@@ -84,8 +105,10 @@ def test_a_cpu_and_an_option_keep_it() -> None:
     assert rewritten(made, CPU) == ["linear"]
     with options(few_rows=0):
         assert rewritten(made) == ["linear"]
-    with options(few_rows=3):
-        assert "sum" in rewritten(KEEPS["three rows"]())
+    made = FIRES["three rows"]()
+    for kept in ({"few_rows": 2}, {"repeatable": True}):
+        with options(**kept):
+            assert "sum" not in rewritten(made)
 
 
 def test_computed_rows_are_stored_before_they_are_reshaped() -> None:
@@ -97,6 +120,11 @@ def test_computed_rows_are_stored_before_they_are_reshaped() -> None:
         fd.add_output(fd.ops.linear(fd.ops.reshape(total, [1, 512]), weight))
     ops = rewritten((fd, values))
     assert ops.index("segment_set") < ops.index("reshape")
+
+
+@pytest.mark.parametrize(("rows", "stored"), [(2, False), (3, True)])
+def test_tensor_cores_read_rows_of_16_bits(rows: int, stored: bool) -> None:
+    assert ("segment_set" in rewritten(converted(rows, "rows"))) == stored
 
 
 # ---- kernels
@@ -118,29 +146,30 @@ def block(rows: int, dtype: torch.dtype = torch.bfloat16, *, width: int = 2048) 
     return fd, values
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 8])
 def test_a_gated_block_has_three_kernels(rows: int, golden: Golden) -> None:
     """The norm; gate, up, silu and their product; down and the residual."""
     fd, values = block(rows)
-    plan = fd.plan(values, target="h200")
-    assert [one.scheduler.name for one in plan.segments] == ["persistent", "reduction", "reduction"]
+    plan, by = fd.plan(values, target="h200"), "products" if rows > 2 else "reduction"
+    assert [one.scheduler.name for one in plan.segments] == ["persistent", by, by]
     golden(str(plan))
 
 
 def body(fd: FusionDefinition, values: Values) -> str:
     (source,) = fd.sources(values, target="h200")
-    return source.text[source.text.index("\n// reduction") :]
+    return source.text[source.text.rindex("\n// ", 0, source.text.index('extern "C"')) :]
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 8])
 def test_the_text_of_a_kernel(rows: int, golden: Golden) -> None:
     """Vectors of both operands; with two rows, neighbouring warps read one row of the matrix."""
     golden(body(*graph([meta(rows, 2048), meta(8192, 2048)])), ext="cu")
 
 
 def test_kernels_compile() -> None:
-    """For the architectures of an A100 and an H200."""
-    for made in (*FIRES.values(), lambda: block(1), lambda: block(2)):
+    """For the architectures of an A100 and an H200. The last one has more products than an int."""
+    large = partial(graph, [meta(8, 4096), meta(128256, 4096)])
+    for made in (*FIRES.values(), *(partial(block, rows) for rows in (1, 2, 8)), large):
         fd, values = made()
         check_sources([*fd.sources(values, target="h200")], "this test")
     compile_waiting()
@@ -157,9 +186,20 @@ def error(made: torch.Tensor, exact: torch.Tensor) -> float:
 def products(draw: st.DrawFn) -> tuple[str, Values]:
     """linear or matmul: odd sizes, weights at odd addresses, each type."""
     k, dtype = draw(st.sampled_from([1, 7, 64, 100, 896, 7777])), draw(st.sampled_from(DTYPES))
+    return _drawn(draw, draw(st.integers(1, 2)), k, dtype)
+
+
+@st.composite
+def products_of_tensor_cores(draw: st.DrawFn) -> tuple[str, Values]:
+    """The same of three rows and more. At an odd address a plain sum takes the rows."""
+    k, dtype = draw(st.sampled_from([8, 72, 896, 1032, 7768])), draw(st.sampled_from(DTYPES[:2]))
+    return _drawn(draw, draw(st.integers(3, 8)), k, dtype)
+
+
+def _drawn(draw: st.DrawFn, rows: int, k: int, dtype: torch.dtype) -> tuple[str, Values]:
     n, seed, offset = -(-(1 << 16) // k), draw(st.integers(0, 9)), draw(st.sampled_from([0, 1, 4]))
     weight = rand(n * k + offset, dtype=dtype, seed=seed)[offset:].view(n, k)
-    x = rand(draw(st.integers(1, 2)), k, dtype=dtype, seed=seed + 1)
+    x = rand(rows, k, dtype=dtype, seed=seed + 1)
     if draw(st.booleans()):
         return "matmul", [x, weight.t()]
     bias = [rand(n, dtype=dtype, seed=seed + 2)] * draw(st.integers(0, 1))
@@ -167,7 +207,7 @@ def products(draw: st.DrawFn) -> tuple[str, Values]:
 
 
 @settings(deadline=None, max_examples=25)
-@given(drawn=products())
+@given(drawn=products() | products_of_tensor_cores())
 def test_as_exact_as_torch(drawn: tuple[str, Values]) -> None:
     """And the same bits if the threads of a block run the other way round."""
     op, values = drawn
@@ -191,6 +231,51 @@ def test_special_values() -> None:
     fd, values = graph([x, weight])
     (made,) = fd.execute(values, target="emulator")
     torch.testing.assert_close(made, x @ weight.t(), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("k", [512, 1032])
+def test_special_values_of_tensor_cores(k: int) -> None:
+    """No value of a neighbour, of another row or of what lies behind the end reaches a result."""
+    x, weight = rand(5, k, dtype=torch.bfloat16), rand(200, k, dtype=torch.bfloat16)
+    weight[3, 5], weight[4, 6], weight[-1, -1] = torch.inf, torch.nan, -torch.inf
+    x[0, 0], x[2, 5], x[4, -1] = 0.0, 0.0, torch.nan
+    fd, values = graph([x, weight])
+    (made,) = fd.execute(values, target="emulator")
+    torch.testing.assert_close(made, x @ weight.t(), rtol=2e-2, atol=2e-2, equal_nan=True)
+
+
+SOURCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "whole": lambda x: x,
+    "the last of each sequence": lambda x: x[:, -1:],
+    "every second": lambda x: x[:, ::2],
+    "of two axes": lambda x: x[:2, :2],
+    "turned": lambda x: x.transpose(0, 1)[:2, :2],
+    "one for all": lambda x: x[:1, :1].expand(4, 1, -1),
+    "at an odd address": lambda x: x[:, :1, 1:505],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_rows_from_anywhere_in_memory(name: str) -> None:
+    """Whatever views they are: by tensor cores, by a plain sum, or by torch."""
+    x = SOURCES[name](rand(4, 3, 512, dtype=torch.bfloat16))
+    weight = rand(256, x.shape[-1], dtype=torch.bfloat16)
+    fd, values = graph([x, weight])
+    (made,) = fd.execute(values, target="emulator")
+    torch.testing.assert_close(made, F.linear(x, weight), rtol=2e-2, atol=2e-2)
+
+
+def test_tensor_cores_do_not_round_products() -> None:
+    """A product that is rounded to 16 bits before it is added is a plain sum."""
+    x, weight = meta(4, 512), meta(256, 512)
+    with FusionDefinition() as fd:
+        a, w = map(fd.from_pytorch, (x, weight))
+        a = fd.ops.broadcast(a, [False, True, False])
+        product = fd.ops.mul(a, fd.ops.broadcast(w, [True, False, False]))
+        rounded = fd.ops.cast(product, D.BFloat16)
+        fd.add_output(fd.ops.sum(fd.ops.cast(rounded, D.Float), [2]))
+    (segment,) = fd.plan([x, weight], target="h200").segments
+    assert segment.scheduler.name == "reduction"
 
 
 def test_a_computed_matrix_is_dequantised_in_the_kernel() -> None:

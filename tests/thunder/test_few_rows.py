@@ -67,17 +67,28 @@ def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         (ROW.double(), WEIGHT.double(), {}),
         (ROW.clone().requires_grad_(), WEIGHT, {}),
     ],
-    ids=["three rows", "an option", "a small weight", "float64", "a gradient"],
+    ids=["three rows of float32", "an option", "a small weight", "float64", "a gradient"],
 )
 def test_torch_keeps_it(x: torch.Tensor, w: torch.Tensor, options: dict[str, Any]) -> None:
     torch.testing.assert_close(jit(linear, **options)(x, w), linear(x, w))
     assert left_to_torch("linear") == 1
 
 
-def test_an_option_takes_more_rows() -> None:
-    result = jit(linear, fuser_few_rows=3)(ROWS, WEIGHT)
-    torch.testing.assert_close(result, linear(ROWS, WEIGHT), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_more_rows_of_16_bits(dtype: torch.dtype) -> None:
+    rows, weight = ROWS.to(dtype), WEIGHT.to(dtype)
+    result = jit(linear)(rows, weight)
+    torch.testing.assert_close(result, linear(rows, weight), rtol=2e-2, atol=2e-2)
     assert left_to_torch("linear") == 0
+    jit(linear, fuser_few_rows=2)(rows, weight)
+    assert left_to_torch("linear") == 1
+
+
+def test_autocast_converts_the_rows_once() -> None:
+    """The weight is float32 in memory, so torch keeps the product."""
+    with torch.autocast("cpu", torch.bfloat16):
+        found, usual = jit(linear)(ROWS, WEIGHT), linear(ROWS, WEIGHT)
+    torch.testing.assert_close(found, usual, rtol=2e-2, atol=2e-2)
 
 
 def test_parameters_without_a_gradient() -> None:

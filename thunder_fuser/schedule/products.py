@@ -30,7 +30,9 @@ from thunder_fuser.target import Target
 
 COLUMNS = 16  # of a block
 FEWEST_ROWS, MOST_ROWS = 3, 8  # one or two rows are as fast by plain sums; 16 are faster in torch
-ROW_THREADS = 32  # only 8 have a row, but 16 warps share K, and load from more places at once
+# Threads along the rows. Only 8 of them have one, but all share K: 16 warps have more loads under
+# way than 8, and a short K has not enough for them.
+ROW_THREADS, OF_SHORT, SHORT = 32, 16, 1024
 
 
 class Matrix(NamedTuple):
@@ -69,13 +71,15 @@ class Products(Reduction):
         if not all(self._is_aligned(total, alignment) for total in self.part.reductions):
             fields = self.part, self.target, self.options, self.kept, self.reduced
             return Reduction(*fields, inner=self.inner, plane=self.plane).schedule(alignment)
-        s = Transforms(self.domain)
+        s, y = Transforms(self.domain), OF_SHORT if self.reduced_size <= SHORT else ROW_THREADS
         block, column = s.split(self.kept[0], COLUMNS)
-        _, row = s.split(s.merge(self.kept[1:]), ROW_THREADS)
+        _, row = s.split(s.merge(self.kept[1:]), y)
         s.bind(BIDX=block, TIDX=column, TIDY=row)
-        # With a block for each SM, or none, each must have more bytes under way.
-        steps = 2 if s.extent(block) <= self.target.sm_count else 1
-        params = HeuristicParams(self.name, threads=(COLUMNS, ROW_THREADS), unroll=steps)
+        # Where an SM has one block, or few warps, each has more bytes under way.
+        is_alone = s.extent(block) <= self.target.sm_count
+        params = HeuristicParams(
+            self.name, threads=(COLUMNS, y), unroll=2 if is_alone or y == OF_SHORT else 1
+        )
         return self.scheduled((params, tuple(s.applied)), alignment)
 
     def _is_aligned(self, total: OpRecord, alignment: dict[str, int]) -> bool:

@@ -4,13 +4,13 @@
 // At most 8 rows of x: the threads with j >= 8 share the work, and repeat the results of others. The
 // warps take 64 elements of k in turn. A lane loads 8 neighbours along k at once, of two rows of w and
 // one of x; the order of k is free, as long as both have the same.
-template <bool WHOLE, int STEPS, int STRIDE, typename T, typename I>
-DEVICE void add_products(Vec<float, 4>& sums, const u32* top, const u32* low, const u32* x, I begin,
-                         I words) {
+template <bool WHOLE, int STEPS, int STRIDE, typename T>
+DEVICE void add_products(Vec<float, 4>& sums, const u32* top, const u32* low, const u32* x,
+                         int begin, int words) {
   Vec<u32, 4> a[2 * STEPS][2], b[2 * STEPS];
 #pragma unroll
   for (int i = 0; i < 2 * STEPS; ++i) {
-    const I k = begin + i / 2 * STRIDE + i % 2 * 16;
+    const int k = begin + i / 2 * STRIDE + i % 2 * 16;
     const bool holds = WHOLE || k < words;
     a[i][0] = ldv_if<4>(holds, top, k);
     a[i][1] = ldv_if<4>(holds, low, k);
@@ -25,27 +25,28 @@ DEVICE void add_products(Vec<float, 4>& sums, const u32* top, const u32* low, co
           Vec<u32, 2>{{b[i].v[k], b[i].v[k + 1]}}, T{});
   }
 }
-template <class Op, int BX, int BY, int STEPS, typename T, typename I>
-DEVICE float sum_of_products(const T* w, I w_first, I w_stride, I w_rows, I begin, const T* x,
-                             I x_first, I x_stride, I x_rows, I length, Shared<float> parts) {
+template <class Op, int BX, int BY, int STEPS, typename T>
+DEVICE float sum_of_products(const T* w, i64 w_first, i64 w_stride, i64 w_rows, i64 begin,
+                             const T* x, i64 x_first, i64 x_stride, i64 x_rows, i64 length,
+                             Shared<float> parts) {
   static_assert(BX == 16, "a warp has 16 rows of w");
   constexpr int WARPS = BX * BY / 32;
   constexpr int STRIDE = WARPS * 32;  // of a step, in words of two elements
   constexpr int PITCH = 20;           // of a row of 16 sums, so that a warp writes to 32 banks
   const int thread = static_cast<int>(threadIdx.y) * BX + static_cast<int>(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, q = lane % 4;
-  const I row = begin + g < w_rows ? begin + g : w_rows - 1;
-  const I next = begin + g + 8 < w_rows ? begin + g + 8 : w_rows - 1;
-  const I of_x = g < x_rows ? g : x_rows - 1;
+  const i64 row = begin + g < w_rows ? begin + g : w_rows - 1;
+  const i64 next = begin + g + 8 < w_rows ? begin + g + 8 : w_rows - 1;
+  const i64 of_x = g < x_rows ? g : x_rows - 1;
   const u32* top = reinterpret_cast<const u32*>(w + w_first + row * w_stride);
   const u32* low = reinterpret_cast<const u32*>(w + w_first + next * w_stride);
   const u32* from = reinterpret_cast<const u32*>(x + x_first + of_x * x_stride);
   Vec<float, 4> sums{};
-  const I words = length / 2;
-  I k = warp * 32;
+  const int words = static_cast<int>(length / 2);
+  int k = warp * 32;
   for (; k + (STEPS - 1) * STRIDE + 32 <= words; k += STEPS * STRIDE)
-    add_products<true, STEPS, STRIDE, T, I>(sums, top, low, from, k + 4 * q, words);
-  if (k < words) add_products<false, STEPS, STRIDE, T, I>(sums, top, low, from, k + 4 * q, words);
+    add_products<true, STEPS, STRIDE, T>(sums, top, low, from, k + 4 * q, words);
+  if (k < words) add_products<false, STEPS, STRIDE, T>(sums, top, low, from, k + 4 * q, words);
   sync_threads();  // the parts may still be read by the sum before this one
 #pragma unroll
   for (int i = 0; i < 4; ++i) parts.put((warp * 8 + 2 * q + i % 2) * PITCH + g + i / 2 * 8, sums.v[i]);
