@@ -28,9 +28,9 @@ def put(state: KernelState, scope: Scope, sums: Iterable[str]) -> None:
         return of.name, const(of.first), const(of.stride), const(size_of(part, of.axes))
 
     for name in sums:
-        found = matrices_of(part, part.producer[name])
-        assert found is not None
-        rows, matrix = map(arguments, found)
+        operands = matrices_of(part, part.producer[name])
+        assert operands is not None
+        rows, matrix = map(arguments, operands)
         begin = ctx.loops.loops[block.name] * COLUMNS
         call = nodes.Call(
             "sum_of_products", (*matrix, begin, *rows, length), (ctx.combines(name), *template),

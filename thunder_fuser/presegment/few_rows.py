@@ -31,7 +31,8 @@ from thunder_fuser.target import Target
 
 LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
 PRODUCTS = ("linear", "matmul")
-SUMMED = frozenset({DataType.Half, DataType.BFloat16, DataType.Float})
+HALVES = frozenset({DataType.Half, DataType.BFloat16})
+SUMMED = HALVES | {DataType.Float}
 
 
 def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
@@ -80,24 +81,22 @@ def _only_moves(record: OpRecord) -> bool:
 
 
 def is_of_few_rows(
-    op: str, a: tuple[int, ...], b: tuple[int, ...], dtype: DataType, most: int
+    op: str, a: tuple[int, ...], b: tuple[int, ...], most: int, *, is_half: bool
 ) -> bool:
     """True if operands of these sizes have at most `most` rows, and a matrix worth a kernel. Three
-    rows and more need tensor cores, which load 16 bytes at once.
+    rows and more are for tensor cores: of 16-bit floats, 16 bytes at once along the summed axis.
 
-    >>> is_of_few_rows("linear", (1, 1, 2048), (512, 2048), DataType.Float, 8)
+    >>> is_of_few_rows("linear", (1, 1, 2048), (512, 2048), 8, is_half=False)
     True
-    >>> is_of_few_rows("linear", (8, 1, 2048), (512, 2048), DataType.Half, 8)
-    True
-    >>> is_of_few_rows("linear", (8, 1, 2044), (512, 2044), DataType.Half, 8)
-    False
+    >>> [is_of_few_rows("linear", (8, k), (512, k), 8, is_half=True) for k in (2048, 2044)]
+    [True, False]
     """
     if op == "matmul" and len(b) == 1:
         a, b = b, a
     rows, length = prod(a[:-1]), a[-1]
     if len(b) != 2 or not 0 < rows <= most or prod(b) < LEAST_ELEMENTS:
         return False
-    return rows < FEWEST_ROWS or (rows <= MOST_ROWS and dtype.is_half and not length % 8)
+    return rows < FEWEST_ROWS or (rows <= MOST_ROWS and is_half and not length % 8)
 
 
 class _RowsAndMatrix(NamedTuple):
@@ -120,7 +119,8 @@ def _product(fusion: Fusion, record: OpRecord, most: int) -> _RowsAndMatrix | No
     dtypes = {view.dtype for view in views}
     if len(dtypes) > 1 or not dtypes <= SUMMED or record.attr("streams") is not None:
         return None
-    if not is_of_few_rows(record.op, sizes[0], sizes[1], views[0].dtype, most):
+    is_half = views[0].dtype.is_half
+    if not is_of_few_rows(record.op, sizes[0], sizes[1], most, is_half=is_half):
         return None
     if any(shape != sizes[1][:1] for shape in sizes[2:]):
         return None  # the bias has one element, or several axes

@@ -56,9 +56,9 @@ class Products(Reduction):
         match = super().find(part, target, options)
         if isinstance(match, NoMatch):
             return match
-        found = [matrices_of(part, total) for total in part.reductions]
-        axes = {(*matrix.axes, *rows.axes) for rows, matrix in filter(None, found)}
-        if target.is_cpu or match.has_order or match.chunk or None in found or len(axes) != 1:
+        products = [matrices_of(part, total) for total in part.reductions]
+        axes = {(*matrix.axes, *rows.axes) for rows, matrix in filter(None, products)}
+        if target.is_cpu or match.has_order or match.chunk or None in products or len(axes) != 1:
             return NoMatch(cls.name, "not only products of 16-bit rows with matrices")
         (kept,) = axes
         rows = size_of(part, kept[1:])
@@ -83,10 +83,12 @@ class Products(Reduction):
         return self.scheduled((params, tuple(s.applied)), alignment)
 
     def _is_aligned(self, total: OpRecord, alignment: dict[str, int]) -> bool:
-        found = matrices_of(self.part, total)
-        assert found is not None
-        bytes = [2 * self.reduced_size, *(alignment.get(each.name, MAX_BYTES) for each in found)]
-        bytes += [2 * at for each in found for at in (each.first, each.stride)]
+        operands = matrices_of(self.part, total)
+        assert operands is not None
+        bytes = [2 * self.reduced_size]
+        for operand in operands:
+            bytes += [2 * operand.first, 2 * operand.stride]
+            bytes.append(alignment.get(operand.name, MAX_BYTES))
         return not any(at % MAX_BYTES for at in bytes)
 
 
@@ -100,10 +102,10 @@ def matrices_of(part: Part, total: OpRecord) -> tuple[Matrix, Matrix] | None:
     if more or part.tensors[product.outputs[0]].dtype is not DataType.Float:
         return None
     sides = [_read(part, point, summed) for point in demand.reads[demand.operands[name]]]
-    found = sorted(filter(None, sides), key=lambda side: size_of(part, side.axes))
-    if len(found) != 2 or len({part.tensors[side.name].dtype for side in found}) > 1:
+    operands = sorted(filter(None, sides), key=lambda side: size_of(part, side.axes))
+    if len(operands) != 2 or len({part.tensors[side.name].dtype for side in operands}) > 1:
         return None
-    rows, matrix = found
+    rows, matrix = operands
     is_one = len(matrix.axes) == 1 and matrix.axes[0] not in rows.axes
     return (rows, matrix) if is_one and rows.axes else None
 

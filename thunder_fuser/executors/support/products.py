@@ -19,7 +19,7 @@ from thunder.core.trace import get_tracectx
 from thunder_fuser.executors.support.dtypes import STORED, data_type
 from thunder_fuser.executors.support.rows import Row, op
 from thunder_fuser.options import option
-from thunder_fuser.presegment.few_rows import SUMMED, is_of_few_rows
+from thunder_fuser.presegment.few_rows import HALVES, SUMMED, is_of_few_rows
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, parts
 
@@ -29,14 +29,11 @@ _IDS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
 
 def _checked(name: str) -> Callable[..., Reject | None]:
     def check(a: TensorProxy, b: TensorProxy, bias: TensorProxy | None = None) -> Reject | None:
-        operands = (a, b) if bias is None else (a, b, bias)
+        dtypes = {data_type(each.dtype) for each in (a, b, bias) if each is not None}
         on_gpu = a.device.devicetype is DeviceType.CUDA or option("emulate")
-        dtype, few = data_type(a.dtype), int(option("few_rows"))  # type: ignore[call-overload]
-        is_known = {data_type(operand.dtype) for operand in operands} <= SUMMED
-        if dtype is None or not is_known or not on_gpu:
-            return OF_TORCH
-        is_taken = is_of_few_rows(name, a._shape, b._shape, dtype, few)
-        return None if is_taken else OF_TORCH
+        few = int(option("few_rows"))  # type: ignore[call-overload]
+        fits = is_of_few_rows(name, a._shape, b._shape, few, is_half=dtypes <= HALVES)
+        return None if on_gpu and dtypes <= SUMMED and fits else OF_TORCH
 
     return check
 
