@@ -12,6 +12,14 @@ If native.cpp is built, functions in C replace some lines:
 
     T4 = empty_T4()
     kernel_0_in_c(T1, T0, T4)
+
+The option `persistent_buffers` gives some values memory that is used again at each call:
+
+    T3 = empty_strided((6,), (1,), dtype=float32, device=device)
+->  T3 = persistent('T3', (6,), (1,), dtype=float32)
+
+Only values that nothing but kernels read get it. A result belongs to the caller, torch may return
+a view of what it reads, and communication may still read a value after the call.
 """
 
 from __future__ import annotations
@@ -19,7 +27,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
+from weakref import finalize
 
 import nvtx
 import torch
@@ -27,12 +37,12 @@ from torch.autograd.graph import increment_version
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.products.products import named_products
+from thunder_fuser.communication.transport.buffers import forget, persistent_tensor
 from thunder_fuser.communication.transport.collectives import COLLECTIVES, wait
 from thunder_fuser.host.call.native import empty_in_c
 from thunder_fuser.host.programs.launchers import Launcher
 from thunder_fuser.host.programs.nodes import Allocate, HostNode, LaunchKernel
 from thunder_fuser.host.programs.order import ordered, verify
-from thunder_fuser.host.programs.persistent import Memory, read_by_kernels_only
 from thunder_fuser.host.programs.pieces import named
 from thunder_fuser.host.programs.steps import drawn_nodes, ending_nodes, steps_of
 from thunder_fuser.ir.fusion import Fusion
@@ -42,6 +52,7 @@ from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Runner = Callable[..., list[torch.Tensor]]
+_NUMBERS = count()  # each program gets a new number
 
 # Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
@@ -79,7 +90,8 @@ def plan(
     it. VerifyError if the program is not sound. persistent: intermediates use the same memory at
     each call.
     """
-    params, fusion, memory = params or MultiDeviceParams(), segmented.fusion, Memory(device)
+    params, fusion = params or MultiDeviceParams(), segmented.fusion
+    number = f"program {next(_NUMBERS)}"
     lasting = read_by_kernels_only(segmented, launchers) if persistent else frozenset()
     drawn = list(drawn_nodes(fusion))
     kept = {*fusion.inputs, *(name for node in drawn for name in node.makes)}
@@ -92,11 +104,11 @@ def plan(
     in_c = _functions_in_c(nodes, launchers, device)
     names = {
         **_names(fusion, device, params), **dict(_functions(launchers)), **in_c,
-        "persistent": memory.tensor,
+        "persistent": partial(persistent_tensor, number, device=device),
     }  # fmt: skip
     run = _function(_text(fusion, nodes, in_c), names)
     if lasting:
-        memory.freed_with(run)
+        finalize(run, forget, number).atexit = False
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(_text(fusion, nodes), run, segmented, nodes, sources)
 
@@ -159,3 +171,21 @@ def _functions_in_c(
         elif isinstance(node, Allocate) and not (node.is_packed or node.is_persistent):
             functions[node.in_c] = empty_in_c(node.sizes, node.strides, node.dtype, device)
     return {name: function for name, function in functions.items() if function is not None}
+
+
+# ---- memory that is used again
+
+
+def read_by_kernels_only(
+    segmented: SegmentedFusion, launchers: Sequence[Launcher]
+) -> frozenset[str]:
+    """The intermediates that only kernels make and read."""
+    made, elsewhere = set[str](), {output.name for output in segmented.fusion.outputs}
+    for segment, launcher in zip(segmented.segments, launchers, strict=True):
+        part = segment.part
+        elsewhere |= {name for pair in part.overwrites for name in pair}
+        if launcher.source is not None:
+            made |= {*part.outputs}
+        else:
+            elsewhere |= {*part.inputs, *part.outputs}
+    return frozenset(made - elsewhere)
