@@ -156,16 +156,16 @@ def refusing_another(ctx: Any, reads: Iterable[Any], run: Callable[[], Grads]) -
 
     ctx: the node of the backward. reads: the tensors, or None, from which it computes them.
     """
-    above = [*reads, *_leaves(ctx)]
+    above = [*reads, *leaves_of(ctx)]
     with torch.no_grad():
         grads = run()
     refused: Grads = _Refusal.apply(grads, *(x for x in above if x is not None))
     return refused
 
 
-def _leaves(node: Any) -> list[torch.Tensor]:
-    """What `backward` would write gradients to."""
-    leaves, seen, left = [], {node}, [node]
+def leaves_of(*nodes: Any) -> list[torch.Tensor]:
+    """What a `backward` from these nodes of autograd's graph would write gradients to."""
+    leaves, seen, left = [], {*nodes}, [*nodes]
     while left:
         node = left.pop()
         leaves += [node.variable] if hasattr(node, "variable") else []
