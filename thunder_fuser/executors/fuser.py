@@ -20,7 +20,6 @@ from thunder_fuser.base.logs import timing
 from thunder_fuser.base.progress import working
 from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import BACKGROUND
-from thunder_fuser.executors.compilations import Compilations
 from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
 from thunder_fuser.executors.functional_writes.transform import writes_as_values
 from thunder_fuser.executors.pipeline import (
@@ -31,7 +30,7 @@ from thunder_fuser.executors.pipeline import (
     target_of,
 )
 from thunder_fuser.executors.plan_text import PlanText
-from thunder_fuser.executors.regions.claim import Claims, Fuel, claim, with_fuel
+from thunder_fuser.executors.regions.claim import Claims, Compilations, Fuel, claim, with_fuel
 from thunder_fuser.executors.regions.editing import may_be_edited, unwrapped
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.run.bind import bind_plan, bind_region
@@ -58,7 +57,7 @@ from thunder_fuser.thunder_patches.door import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.op import Reject
-from thunder_fuser.trace.passes import run_passes
+from thunder_fuser.trace.prepared import run_passes
 from thunder_fuser.versions import __version__
 
 

@@ -21,7 +21,7 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, kib, shown_lines, table
-from thunder_fuser.host.observe.clock import Clock, watched
+from thunder_fuser.host.observe.kernel_profiles import Clock, watched
 from thunder_fuser.thunder_patches.fixes.autograd import leaves_of
 
 
