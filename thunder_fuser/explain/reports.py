@@ -25,7 +25,7 @@ from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.jitted import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.memory import LiveMemory, timeline
-from thunder_fuser.explain.outside import outside_of
+from thunder_fuser.explain.outside import NotFused, outside_of
 from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
@@ -144,21 +144,6 @@ def _segments(program: Compiled | None, kernels: Sequence[Kernel]) -> list[dict[
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     """Without full_source: its prelude is the same in most kernels."""
     return {name: value for name, value in kernel.to_dict().items() if name != "full_source"}
-
-
-@dataclass(frozen=True, slots=True)
-class NotFused:
-    """Equal ops that torch runs.
-
-    state: not claimed, views, fell back, left out, not called yet; of a function of Dynamo also
-    graph break, for a line that Python runs, and left to Inductor.
-    """
-
-    name: str
-    count: int
-    state: str
-    reason: str
-    where: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -388,9 +373,8 @@ def _unfused(jitted: Any) -> tuple[NotFused, ...]:
     calls = (call for graph in graphs_of(jitted) for call in claims_of(graph).unfused)
     return (
         *(_not_fused(call, count) for call, count in Counter(calls).items()),
-        *(NotFused(each.name, count, each.state, each.reason, each.where)
-          for each, count in outside_of(jitted).items()),
-    )  # fmt: skip
+        *outside_of(jitted),
+    )
 
 
 def _not_fused(call: Unfused, count: int) -> NotFused:
