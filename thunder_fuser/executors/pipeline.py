@@ -19,13 +19,13 @@ from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.boundary import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
-from thunder_fuser.executors.regions.editing import keeps_order
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.writes import (
     join_across_writes,
     refuse_stale_reads,
     write_in_place,
 )
+from thunder_fuser.executors.run.bind import keeps_order
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
 from thunder_fuser.executors.stride_orders.results import (

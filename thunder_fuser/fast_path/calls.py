@@ -40,7 +40,7 @@ from thunder_fuser.executors.cuda_graphs.transform import pieces_in
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
 from thunder_fuser.fast_path.torch_state import Environment, environment, without_autocast
-from thunder_fuser.source.torch_words import refuse_words
+from thunder_fuser.source.jit_options import refuse_words
 from thunder_fuser.thunder_patches.fixes.arguments import structure_of
 from thunder_fuser.thunder_patches.fixes.autograd import Grads, refusing_another
 from thunder_fuser.trace.proxies import bytes_of
