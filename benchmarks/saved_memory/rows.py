@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.bounds import Bound
 from benchmarks.saved_memory.measure import Kept, Part
-from thunder_fuser.explain.live_memory import Timeline
+from thunder_fuser.explain.memory import LiveMemory
 from thunder_fuser.explain.shown import kib
 
 POLICIES = ("none", "time", "budget(0.5)", "memory")
@@ -25,7 +25,7 @@ class Row:
     layers: int
     kept: Mapping[str, Kept]
     floor: dict[str, int]
-    timelines: Mapping[str, Timeline] = field(default_factory=dict)
+    timelines: Mapping[str, LiveMemory] = field(default_factory=dict)
 
     def share(self, bytes: int) -> float:
         """Of what the better of the two others keeps."""

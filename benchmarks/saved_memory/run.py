@@ -27,8 +27,7 @@ from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
 from thunder_fuser.base.progress import working
 from thunder_fuser.demo.blocks import Sizes, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
-from thunder_fuser.explain.live_memory import Timeline, timeline
-from thunder_fuser.explain.memory import need_matplotlib, picture
+from thunder_fuser.explain.memory import LiveMemory, need_matplotlib, picture, timeline
 from thunder_fuser.explain.shown import kib, table
 
 LAYERS = (1, 4, 12)
@@ -79,7 +78,7 @@ def _row(name: str, layers: int, pictured: bool) -> Row:
     x, _ = make_input(SIZES, torch.bfloat16, "cpu")
     x.requires_grad_()
     kept: dict[str, Kept] = {}
-    timelines: dict[str, Timeline] = {}
+    timelines: dict[str, LiveMemory] = {}
     for policy in POLICIES:
         jitted = jit(model, strict=True, rematerialization=policy)
         kept[policy] = kept_by(jitted, model, x)

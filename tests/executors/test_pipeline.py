@@ -17,7 +17,7 @@ from thunder_fuser.executors.pipeline import REGION_PASSES, TRACE_PASSES
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.trace.passes import Pass
+from thunder_fuser.trace.prepared import Pass
 
 PASSES = {each.name: each.needed for each in TRACE_PASSES} | {
     each.name: each.needed for each in REGION_PASSES

@@ -18,8 +18,7 @@ from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.explain.live_memory import Call, Timeline, timeline
-from thunder_fuser.explain.memory import plot, points
+from thunder_fuser.explain.memory import Call, LiveMemory, plot, points, timeline
 
 KIB = 1024
 
@@ -105,9 +104,9 @@ def test_a_function_that_was_not_called() -> None:
 
 
 def test_points_of_forward_and_backward() -> None:
-    line = Timeline((Call("a", 4), Call("b", 8)), 3, (Call("c", 5),))
+    line = LiveMemory((Call("a", 4), Call("b", 8)), 3, (Call("c", 5),))
     assert points(line) == ([0.25, 0.75, 1.0, 1.5], [4, 8, 3, 5])
-    assert points(Timeline((Call("a", 4),), 0, ())) == ([0.5, 1.0], [4, 0])
+    assert points(LiveMemory((Call("a", 4),), 0, ())) == ([0.5, 1.0], [4, 0])
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")

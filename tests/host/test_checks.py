@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_fuser.host.call.checks import Check, Like, make_check
-from thunder_fuser.host.call.native import native
+from thunder_fuser.host.call.native import Check, Like, make_check, native
 from thunder_fuser.options import options
 
 

@@ -27,7 +27,7 @@ from thunder_fuser.host.programs.nodes import (
     View,
     Wait,
 )
-from thunder_fuser.host.programs.order import ordered, verify
+from thunder_fuser.host.programs.program import ordered, verify
 
 WHERE = {"mesh": MESH[2], "on": "mesh_x"}
 ATTRS = (("mesh", (0, 1)), ("on", "mesh_x"))

@@ -47,7 +47,7 @@ from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.sharding.localise import FUSION_PASSES
 from thunder_fuser.target import CPU, H200, Target
-from thunder_fuser.trace.passes import run_passes as run_trace_passes
+from thunder_fuser.trace.prepared import run_passes as run_trace_passes
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)

@@ -520,7 +520,7 @@ def test_the_line_that_keeps_the_logits() -> None:
     [("none", 0, 0), ("time", 0, 1), ("memory", 1, 1), ("budget(0.5)", 1, 1)],
 )
 def test_policies(policy: str, trained: int, frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thunder_fuser.functions.chunked_loss.price.ROWS", {"cpu": 4})
+    monkeypatch.setattr("thunder_fuser.functions.chunked_loss.recognise.ROWS", {"cpu": 4})
     for fixed, wanted in (((), trained), ((1, 2), frozen)):
         jitted = jit(plain, rematerialization=policy, strict=True)
         with_gradients(jitted, operands(), fixed)

@@ -30,8 +30,8 @@ from thunder_fuser.executors.cuda_graphs.transform import (
     pieces_in,
 )
 from thunder_fuser.explain import report
-from thunder_fuser.explain.captured import captured_in
 from thunder_fuser.explain.jitted import final_traces, jit
+from thunder_fuser.explain.reports import captured_in
 from thunder_fuser.runtime.cuda_graphs import memory_like
 from thunder_fuser.trace.proxies import makes
 

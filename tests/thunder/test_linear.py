@@ -41,7 +41,7 @@ from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.passes import run_passes as run_trace_passes
+from thunder_fuser.trace.prepared import run_passes as run_trace_passes
 from thunder_fuser.trace.rewrites.split_regions import MIN_OPS, partition
 
 Layer = Callable[[TensorProxy, TensorProxy], TensorProxy]

@@ -26,8 +26,8 @@ from thunder_fuser.executors.regions.writes import refuse_stale_reads
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.options import compile_options
 from thunder_fuser.trace.dataflow import DataFlow
-from thunder_fuser.trace.memory import leave_written_views
-from thunder_fuser.trace.passes import Pass, run_passes
+from thunder_fuser.trace.prepared import Pass, run_passes
+from thunder_fuser.trace.rewrites.functionalize import leave_written_views
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.rewrites.split_regions import partition
 

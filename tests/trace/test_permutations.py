@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from thunder_fuser.executors.pipeline import TRACE_PASSES
 from thunder_fuser.explain.jitted import final_traces, jit
-from thunder_fuser.trace.passes import Pass
-from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.prepared import Pass, Prepared
 from thunder_fuser.trace.proxies import parts
 from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 

@@ -19,8 +19,7 @@ from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.pipeline import TRACE_PASSES, read_trace
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
-from thunder_fuser.trace.passes import Pass, run_passes
-from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.prepared import Pass, Prepared, run_passes
 
 
 def function(x: Any, w: Any) -> Any:

@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 from thunder_fuser.doors.graphs import note
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.source.torch_words import refuse_words
+from thunder_fuser.source.jit_options import refuse_words
 
 _DOOR = "torch.compile(backend='thunder_fuser')"
 _KNOWN = signature(thunder.jit).parameters

@@ -24,7 +24,7 @@ from thunder.recipes import BaseRecipe, HFTransformers, register_recipe
 
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.source.torch_words import refuse_words
+from thunder_fuser.source.jit_options import refuse_words
 
 # {a plugin of Thunder: (what it needs, whether that is here)}; Thunder's own errors say less
 NEEDS: dict[type[Plugin], tuple[str, Callable[[], bool]]] = {

@@ -20,7 +20,6 @@ from thunder_fuser.base.logs import timing
 from thunder_fuser.base.progress import working
 from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import BACKGROUND
-from thunder_fuser.executors.compilations import Compilations
 from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
 from thunder_fuser.executors.functional_writes.transform import writes_as_values
 from thunder_fuser.executors.pipeline import (
@@ -30,11 +29,10 @@ from thunder_fuser.executors.pipeline import (
     read_trace,
     target_of,
 )
-from thunder_fuser.executors.plan_text import PlanText
-from thunder_fuser.executors.regions.claim import Claims, Fuel, claim, with_fuel
-from thunder_fuser.executors.regions.editing import may_be_edited, unwrapped
+from thunder_fuser.executors.plan_text import PlanText, note_arguments, note_fusions
+from thunder_fuser.executors.regions.claim import Claims, Compilations, Fuel, claim, with_fuel
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.run.bind import bind_plan, bind_region
+from thunder_fuser.executors.run.bind import bind_plan, bind_region, may_be_edited, unwrapped
 from thunder_fuser.executors.run.compile_ahead import (
     Prepare,
     compiles_ahead,
@@ -42,7 +40,6 @@ from thunder_fuser.executors.run.compile_ahead import (
     prepare_region,
 )
 from thunder_fuser.executors.run.region_callable import Compile, compile_region
-from thunder_fuser.executors.run.trace_log import note_arguments, note_fusions
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.executors.support.products import has_product, is_differentiated
@@ -58,7 +55,7 @@ from thunder_fuser.thunder_patches.door import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.op import Reject
-from thunder_fuser.trace.passes import run_passes
+from thunder_fuser.trace.prepared import run_passes
 from thunder_fuser.versions import __version__
 
 
@@ -68,7 +65,7 @@ class ThunderFuser(FusionExecutor):
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
     `claims_of` and `recomputation_of` give those of any compilation whose traces still live.
-    is_editable: Thunder may move ops between its regions (regions/editing.py).
+    is_editable: Thunder may move ops between its regions (run/bind.py).
     """
 
     is_editable = False

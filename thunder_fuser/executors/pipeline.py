@@ -17,12 +17,15 @@ from thunder.extend import FusionExecutor
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
-from thunder_fuser.executors.regions.dead_views import drop_dead_views
+from thunder_fuser.executors.regions.boundary import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
-from thunder_fuser.executors.regions.editing import keeps_order
-from thunder_fuser.executors.regions.partial_writes import write_in_place
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
-from thunder_fuser.executors.regions.writes import join_across_writes, refuse_stale_reads
+from thunder_fuser.executors.regions.writes import (
+    join_across_writes,
+    refuse_stale_reads,
+    write_in_place,
+)
+from thunder_fuser.executors.run.bind import keeps_order
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
 from thunder_fuser.executors.stride_orders.results import (
@@ -38,13 +41,15 @@ from thunder_fuser.options import option
 from thunder_fuser.presegment import NEEDED
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
-from thunder_fuser.trace.memory import leave_written_views, save_before_writes
 from thunder_fuser.trace.op import Rules
-from thunder_fuser.trace.passes import Pass
-from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.prepared import Pass, Prepared
 from thunder_fuser.trace.rewrites.approximate import tag_approximate
 from thunder_fuser.trace.rewrites.casts import drop_roundings, expand_casts, recompute_casts
-from thunder_fuser.trace.rewrites.functionalize import functionalize
+from thunder_fuser.trace.rewrites.functionalize import (
+    functionalize,
+    leave_written_views,
+    save_before_writes,
+)
 from thunder_fuser.trace.rewrites.join_across_copies import join_across_copies
 from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
@@ -32,24 +32,29 @@ _WHY_SPLIT = {
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfGraph:
-    """What runs outside of the graphs that Thunder has. state: GRAPH_BREAK or SPLIT."""
+class NotFused:
+    """Equal ops that torch runs.
+
+    state: not claimed, views, fell back, left out, not called yet; of a function of Dynamo also
+    graph break, for a line that Python runs, and left to Inductor.
+    """
 
     name: str
+    count: int
     state: str
     reason: str
     where: str
 
 
-def outside_of(jitted: Any) -> Counter[OutOfGraph]:
+def outside_of(jitted: Any) -> list[NotFused]:
     """The graph breaks and splits of a function; none for a result of thunder.jit."""
     infos = infos_of(jitted)
-    return Counter(dict.fromkeys(_breaks(jitted, infos), 1)) + Counter(
-        split for info in infos for split in _splits(info)
-    )
+    splits = Counter(split for info in infos for split in _splits(info))
+    counted = (replace(split, count=count) for split, count in splits.items())
+    return [*dict.fromkeys(_breaks(jitted, infos)), *counted]
 
 
-def _breaks(jitted: Any, infos: list[Any]) -> Iterator[OutOfGraph]:
+def _breaks(jitted: Any, infos: list[Any]) -> Iterator[NotFused]:
     """A break before the first operation makes no graph, so Dynamo's list is read too."""
     graphs = (info.original_graph_module for info in infos)
     of_graphs = [getattr(graph, "compile_subgraph_reason", None) for graph in graphs]
@@ -59,7 +64,7 @@ def _breaks(jitted: Any, infos: list[Any]) -> Iterator[OutOfGraph]:
             continue
         if reason in of_graphs or (code and _is_of(reason.user_stack[0], code)):
             where = _line(reason.user_stack)
-            yield OutOfGraph("line of Python", GRAPH_BREAK, _words(reason.reason), where)
+            yield NotFused("line of Python", 1, GRAPH_BREAK, _words(reason.reason), where)
 
 
 def _code_of(jitted: Any) -> Any:
@@ -100,16 +105,16 @@ def _words(reason: str) -> str:
     return explained.partition("\n")[0].strip()
 
 
-def _splits(info: Any) -> Iterator[OutOfGraph]:
+def _splits(info: Any) -> Iterator[NotFused]:
     nodes = {node.name: node for node in info.original_graph_module.graph.nodes}
     for split in info.split_reasons:
         name = str(split.info).partition("name: ")[2].partition(" ")[0]
         node = nodes.get(name)
         if node is None:
-            yield OutOfGraph(name, SPLIT, str(split.info), "")
+            yield NotFused(name, 1, SPLIT, str(split.info), "")
             continue
         places = _LINE.findall(node.stack_trace or "")
         where = "{}:{}".format(*places[-1]) if places else ""
         reason = _WHY_SPLIT.get(split.reason_type.name, "Thunder refuses its arguments")
         target = getattr(node.target, "__name__", str(node.target))
-        yield OutOfGraph(target, SPLIT, reason, where)
+        yield NotFused(target, 1, SPLIT, reason, where)

@@ -21,7 +21,8 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, kib, shown_lines, table
-from thunder_fuser.host.observe.clock import Clock, watched
+from thunder_fuser.host.observe.kernel_profiles import Clock, watched
+from thunder_fuser.thunder_patches.fixes.autograd import leaves_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _kernel_name(program: Compiled, number: int) -> str:
 def _run(jitted: Any, args: Any, kwargs: Any) -> None:
     results = _tensors(jitted(*args, **kwargs))
     asked = [result for result in results if result.requires_grad]
-    leaves = _leaves(asked)
+    leaves = leaves_of(*(result.grad_fn for result in asked if result.grad_fn is not None))
     if leaves:
         gradients = [torch.ones_like(result) for result in asked]
         torch.autograd.grad(asked, leaves, gradients, allow_unused=True)
@@ -137,21 +138,6 @@ def _run(jitted: Any, args: Any, kwargs: Any) -> None:
 def _tensors(result: Any) -> list[torch.Tensor]:
     flat, _ = torch.utils._pytree.tree_flatten(result)
     return [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-
-
-def _leaves(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors whose `grad` a backward would write; here their gradients are only returned."""
-    nodes = [result.grad_fn for result in results if result.grad_fn is not None]
-    seen, leaves = set(nodes), []
-    while nodes:
-        node: Any = nodes.pop()
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        for after, _ in node.next_functions:
-            if after is not None and after not in seen:
-                seen.add(after)
-                nodes.append(after)
-    return leaves
 
 
 def _on_cuda(jitted: Any) -> bool:

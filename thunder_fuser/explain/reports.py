@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from thunder_fuser.base.stages import spent
+from thunder_fuser.executors.cuda_graphs.replay import GraphSegment
+from thunder_fuser.executors.cuda_graphs.transform import cuda_graphs_of, on_host, pieces_in
 from thunder_fuser.executors.overlap.find import decisions
 from thunder_fuser.executors.regions.claim import Claims, Unfused
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable
-from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in
 from thunder_fuser.explain.jitted import claims_of, final_traces, graphs_of, name_of, op_texts
 from thunder_fuser.explain.memory import LiveMemory, timeline
-from thunder_fuser.explain.outside import outside_of
+from thunder_fuser.explain.outside import NotFused, outside_of
 from thunder_fuser.explain.page import check_path, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
@@ -47,6 +48,11 @@ _HEAD = (
     "fusion", "pass", "state", "ops", "segments", "kernels", "schedulers", "KiB in", "KiB out",
     "where",
 )  # fmt: skip
+REPLAYED = "replayed"
+NOT_CAPTURED = "not captured yet"
+FAILED = "failed"
+ON_HOST = "in no graph"
+GRAPH_HEAD = ("CUDA graph", "pass", "state", "calls", "graphs", "MiB", "replays", "why")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +144,6 @@ def _segments(program: Compiled | None, kernels: Sequence[Kernel]) -> list[dict[
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     """Without full_source: its prelude is the same in most kernels."""
     return {name: value for name, value in kernel.to_dict().items() if name != "full_source"}
-
-
-@dataclass(frozen=True, slots=True)
-class NotFused:
-    """Equal ops that torch runs.
-
-    state: not claimed, views, fell back, left out, not called yet; of a function of Dynamo also
-    graph break, for a line that Python runs, and left to Inductor.
-    """
-
-    name: str
-    count: int
-    state: str
-    reason: str
-    where: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -382,11 +373,74 @@ def _unfused(jitted: Any) -> tuple[NotFused, ...]:
     calls = (call for graph in graphs_of(jitted) for call in claims_of(graph).unfused)
     return (
         *(_not_fused(call, count) for call, count in Counter(calls).items()),
-        *(NotFused(each.name, count, each.state, each.reason, each.where)
-          for each, count in outside_of(jitted).items()),
-    )  # fmt: skip
+        *outside_of(jitted),
+    )
 
 
 def _not_fused(call: Unfused, count: int) -> NotFused:
     state = VIEWS if call.is_view else NOT_CLAIMED
     return NotFused(call.name, count, state, str(call.reason), call.where)
+
+
+# -------------------------------------------------------------------------------------- CUDA graphs
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """The state of several calls of a final trace.
+
+    state: replayed, not captured yet, failed, in no graph. calls: their number. graphs: how many
+    were captured. reason: why the state is so, or why results are copied. bytes: the memory of the
+    graphs that are kept. copying: how many of the graphs copy large results too.
+    """
+
+    name: str
+    direction: str
+    state: str
+    calls: int
+    graphs: int
+    replays: int
+    reason: str
+    bytes: int = 0
+    copying: int = 0
+
+    def row(self) -> tuple[str, ...]:
+        """Its line in a table."""
+        counts = (str(self.graphs), f"{self.bytes / (1 << 20):.1f}", str(self.replays))
+        if self.state == ON_HOST:
+            counts = ("", "", "")
+        return (self.name, self.direction, self.state, str(self.calls), *counts, self.reason)
+
+
+def captured_in(jitted: Any) -> tuple[GraphReport, ...]:
+    """The pieces of the traces that ran last, and the calls between them; none without the option.
+
+    Raises InputError for a function that is not jitted with the fuser, or was not called.
+    """
+    return tuple(row for graph in graphs_of(jitted) for row in _of_graph(graph))
+
+
+def _of_graph(graph: Any) -> Iterator[GraphReport]:
+    owner = cuda_graphs_of(graph)
+    if owner is None:
+        return
+    for trace, direction in zip(final_traces(graph), ("forward", "backward"), strict=False):
+        yield from (_of_piece(segment, direction) for segment in pieces_in(trace.bound_symbols))
+        for call, count in Counter(on_host(trace, owner.device_type)).items():
+            yield GraphReport(call.name, direction, ON_HOST, count, 0, 0, call.reason)
+
+
+def _of_piece(piece: GraphSegment, direction: str) -> GraphReport:
+    counts = piece.counts
+    state, reason = REPLAYED, ""
+    if counts.failures:
+        state, reason = FAILED, "; ".join(dict.fromkeys(counts.failures))
+    elif not counts.replayed:
+        waits = counts.waits or "the second call with the same shapes captures"
+        state, reason = NOT_CAPTURED, waits
+    elif counts.copying:
+        reason = f"{counts.copying} copy results, since the caller kept earlier ones"
+    return GraphReport(
+        piece.name, direction, state, piece.length, counts.captured, counts.replayed, reason,
+        sum(graph.bytes for graph in counts.graphs), counts.copying,
+    )  # fmt: skip

@@ -15,7 +15,7 @@ A call that no guard accepts goes to Thunder, which compiles it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from inspect import unwrap
 from time import perf_counter_ns
@@ -32,15 +32,17 @@ from thunder.core.trace import _tracectx
 from thunder.core.update_aliases import _is_inplace_op
 from thunder.executors.torch_autograd import connect_to_autograd
 from thunder.extend import Executor, FusionExecutor, get_default_executors, resolve_executors
+from torch.autograd import Function
+from torch.autograd.function import FunctionCtx
 
 from thunder_fuser.errors import OptionError, shown
 from thunder_fuser.executors.cuda_graphs.transform import pieces_in
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.fast_path.autograd import connect
 from thunder_fuser.fast_path.guards import Guarded, Inputs, guarded
 from thunder_fuser.fast_path.torch_state import Environment, environment, without_autocast
-from thunder_fuser.source.torch_words import refuse_words
+from thunder_fuser.source.jit_options import refuse_words
 from thunder_fuser.thunder_patches.fixes.arguments import structure_of
+from thunder_fuser.thunder_patches.fixes.autograd import Grads, refusing_another
 from thunder_fuser.trace.proxies import bytes_of
 
 Jitted = Callable[..., Any]
@@ -274,6 +276,51 @@ def _is_in_graphs(entry: CacheEntry) -> bool:
     """True if a graph copies the gradients of results at its start: freeing them saves nothing."""
     return bool(pieces_in(entry.backward_traces[-1].bound_symbols))
 
+
+# ------------------------------------------------------------------------------ autograd's graph
+
+
+def _run(ctx: Any, *grads: torch.Tensor) -> Grads:
+    saved = list(ctx.saved_tensors)  # the trace empties the list
+    ctx.maybe_clear_saved_tensors()
+    args = ([saved, ctx.others], list(grads))
+    if torch._C._is_any_autocast_enabled():
+        return (None, *without_autocast(ctx.backward_of_trace, args))
+    return (None, *ctx.backward_of_trace(*args))
+
+
+class _Connection(Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, parts: tuple[Any, ...], *inputs: torch.Tensor) -> Any:
+        backward, saved, others, results = parts
+        ctx.backward_of_trace, ctx.others = backward, others  # type: ignore[attr-defined]
+        # As Thunder does: autograd leaks a kept view of a result. None: a torch op returned none
+        # against its type.
+        ctx.save_for_backward(*(
+            kept if kept is None or kept._base is None else kept.detach() for kept in saved
+        ))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():  # with create_graph=True
+            read = (*grads, *ctx.saved_tensors)
+            return refusing_another(ctx, read, lambda: _run(ctx, *grads))
+        return _run(ctx, *grads)
+
+
+# Function.apply without its steps for torch.func's transforms: callers exclude these.
+_apply: Callable[..., Any] = super(Function, _Connection).apply  # type: ignore[misc]
+
+
+def connect(backward: Callable[..., Grads], data: Mapping[str, Any], kept: tuple[Any, Any]) -> None:
+    """Puts the results of a forward into autograd's graph. Gradients must be on.
+
+    Thunder's second Function frees a gradient of a result as soon as the backward has read it; here
+    these gradients live until the backward ends. backward: the function of the trace, undecorated;
+    data, kept: as Thunder's forward trace returns them.
+    """
+    _apply((backward, *kept, data["flat_output"]), *data["flat_args"])
 
 _set_grad = torch._C._set_grad_enabled
 _is_transforming = torch._C._are_functorch_transforms_active

@@ -41,7 +41,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from torch import nn
 
 from thunder_fuser.fast_path.torch_state import Environment, environment_of
-from thunder_fuser.host.call.checks import Like, make_check
+from thunder_fuser.host.call.native import Like, make_check
 from thunder_fuser.thunder_patches.fixes.arguments import CHECK, Structure
 from thunder_fuser.thunder_patches.fixes.shared_arguments import (
     SharedLayouts,

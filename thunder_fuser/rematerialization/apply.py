@@ -47,8 +47,7 @@ from thunder_fuser.trace.proxies import (
     parts,
     reads,
 )
-from thunder_fuser.trace.repeat import Repeater
-from thunder_fuser.trace.repeats import repeats_of
+from thunder_fuser.trace.repeat import Repeater, repeats_of
 
 _DRAWN = frozenset({"random_uniform", "random_normal", PrimIDs.UNIFORM_PHILOX})
 _STATEFUL = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})

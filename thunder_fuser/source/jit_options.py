@@ -3,6 +3,8 @@
 
     thunder.jit(f, fuser_strickt=True)      OptionError, which names fuser_strict
     thunder.jit(f, strict=True)             OptionWarning, the same: Thunder takes any keyword
+    thunder.jit(f, mode="max-autotune")     OptionWarning, which says what to write here
+    thunder_fuser.jit(f, mode="...")        OptionError, the same
     THUNDER_FUSER_STRICT=maybe              OptionError
     THUNDER_FUSER_STRCT=1                   OptionWarning, which names THUNDER_FUSER_STRICT
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
 
@@ -22,10 +25,23 @@ from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import OptionError, OptionWarning, unknown_name
 from thunder_fuser.options import OPTIONS, Value, option, unknown_variables
 from thunder_fuser.rematerialization.policy import policy_of
-from thunder_fuser.source.torch_words import advice_on
 from thunder_fuser.store.store import root_of
 
 _KEYWORD = "fuser_"
+_MODES = {
+    "reduce-overhead": "write fuser_cuda_graphs=True",
+    "max-autotune": "write fuser_autotune=0.5, and fuser_cuda_graphs=True on a GPU",
+    "max-autotune-no-cudagraphs": "write fuser_autotune=0.5",
+}
+_SHAPES = "leave it out: each new shape is traced again, and most kernels are shared by all shapes"
+WORDS = {
+    "mode": "leave it out",
+    "dynamic": _SHAPES,
+    "fullgraph": "leave it out: the whole function is one graph, or an error",
+    "backend": 'leave it out, or write torch.compile(f, backend="thunder_fuser")',
+    "options": "write each option as a keyword, such as fuser_strict=True",
+    "disable": "leave it out, and call the function itself",
+}
 
 
 def options_of_jit() -> dict[str, Value]:
@@ -113,3 +129,26 @@ _CHECKS: Mapping[str, Callable[[Value], object]] = {
     "cache_dir": lambda value: value and root_of(str(value)),
     "rematerialization": policy_of,
 }
+
+
+# ------------------------------------------------------------------------ keywords of torch.compile
+
+
+def advice_on(name: str, value: object) -> str:
+    """What to write in place of a keyword; empty for one that is not torch.compile's.
+
+    >>> advice_on("mode", "reduce-overhead"), advice_on("mode", "default"), advice_on("cache", "")
+    ('write fuser_cuda_graphs=True', 'leave it out', '')
+    """
+    advice = WORDS.get(name, "")
+    return _MODES.get(str(value), advice) if name == "mode" else advice
+
+
+def refuse_words(door: str, keywords: Mapping[str, Any], where: str = "") -> None:
+    """Raises OptionError for the first keyword of torch.compile. where: the words go in there."""
+    for name, value in keywords.items():
+        if advice := advice_on(name, value):
+            raise OptionError(
+                door, expected="keywords of thunder.jit",
+                got=f"{name}={value!r}, which is torch.compile's", do=advice + where,
+            )  # fmt: skip

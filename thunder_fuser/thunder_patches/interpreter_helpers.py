@@ -138,14 +138,6 @@ def _update_by_keys(_: Any, mapping: Any, other: Any) -> Any:
     return wrap_const(None)
 
 
-def _union(_: Any, mapping: Any, other: Any) -> Any:
-    if not isinstance(unwrap(other), dict):
-        return NotImplemented
-    union = _method(mapping, "copy")
-    _method(union, "update", other)
-    return union
-
-
 def _store(_: Any, of: Any, name: Any, value: Any) -> Any:
     _call(setattr, of, name, value)
     return wrap_const(None)
@@ -237,7 +229,6 @@ _INSIDE: Mapping[tuple[str, str], Helper] = {
         _method(mapping, "update", more)
     ),
     (_OF_INTERPRETER + "MutMappingWrapperMethods.update", "impl_other_keys"): _update_by_keys,
-    (_OF_INTERPRETER + "MutMappingWrapperMethods.__or__", "impl"): _union,
     (_OF_INTERPRETER + "_store_attr_handler", "impl"): _store,
     (_OF_INTERPRETER + "_setattr_lookaside", "<lambda>"): lambda _, kind, of, name, value: (
         _method(kind, "__setattr__", of, name, value)

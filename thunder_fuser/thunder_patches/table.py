@@ -19,7 +19,6 @@ from thunder_fuser.thunder_patches.fixes import (
     arguments,
     attributes,
     autograd,
-    autograd_functions,
     complex_gradients,
     modules,
     promotion,
@@ -215,7 +214,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         "an autograd.Function in a graph of torch 2.11 is not read", "fix",
-        autograd_functions.read_autograd_functions,
+        autograd.read_autograd_functions,
         (f"{_LOOKASIDES}[autograd_function_apply]",),
     ),
 )  # fmt: skip

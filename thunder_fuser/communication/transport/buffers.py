@@ -2,7 +2,7 @@
 """A cache of memory that is used again in later calls.
 
 It holds exchanges, which are expensive to map, and with the option `persistent_buffers` the
-buffers of programs (host/programs/persistent.py). It never holds what a caller gets.
+buffers of programs (host/programs/program.py). It never holds what a caller gets.
 
 All ranks of a group must agree on hits and evictions, because to map an exchange is a collective.
 So a key holds no address and no stream pointer, which differ between ranks. And each group has its
@@ -157,7 +157,7 @@ def stream_number(device: torch.device) -> int:
     return _STREAMS.setdefault(torch._C._cuda_getCurrentRawStream(index), len(_STREAMS))
 
 
-def persistent(  # noqa: PLR0917  the fields of a key
+def persistent_tensor(  # noqa: PLR0917  the fields of a key
     program: str, statement: str, sizes: tuple[int, ...], strides: tuple[int, ...],
     dtype: torch.dtype, device: torch.device,
 ) -> torch.Tensor:  # fmt: skip

@@ -2,7 +2,7 @@
 """Exchanges between CUDA devices that can access each other's memory: torch's symmetric memory.
 
 A copy engine makes the copies, on a stream of high priority. A stream waits for a flag without a
-kernel (runtime/stream_values.py), so all multiprocessors are left to the matrix products. If the
+kernel (runtime/cuda.py), so all multiprocessors are left to the matrix products. If the
 driver refuses such waits, torch's small signal kernels replace them. Multicast is not used.
 """
 
@@ -24,7 +24,7 @@ from thunder_fuser.communication.transport.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transport.watchdog import WATCHDOG
 from thunder_fuser.errors import LaunchError, PeerError
 from thunder_fuser.options import option
-from thunder_fuser.runtime.stream_values import copy, wait_value, write_value
+from thunder_fuser.runtime.cuda import copy, wait_value, write_value
 
 _ALIGNED = 256  # bytes
 _NUMBER = 4  # bytes of a flag

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from thunder_fuser.base.logs import LOGGER
 from thunder_fuser.errors import PeerError
-from thunder_fuser.runtime.stream_values import allow_capture_elsewhere
+from thunder_fuser.runtime.cuda import allow_capture_elsewhere
 
 _POLL_SECONDS = 1.0
 _REPORT_SECONDS = 10.0

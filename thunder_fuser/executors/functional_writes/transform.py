@@ -32,8 +32,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 from thunder.core.update_aliases import replace_args_with_alias_map
 
 from thunder_fuser.errors import InPlaceError
-from thunder_fuser.executors.functional_writes.layouts import EagerLayouts
-from thunder_fuser.executors.functional_writes.view_links import Link, links_of
+from thunder_fuser.executors.functional_writes.view_links import EagerLayouts, Link, links_of
 from thunder_fuser.source.jit_options import jit_option, may_differentiate
 from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.dataflow import Memory

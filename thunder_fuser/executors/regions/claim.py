@@ -7,6 +7,7 @@
 Which ops are one region was decided by trace/rewrites/split_regions.py. Here a region gets its
 edges (Note [Edges] in boundary.py), inputs and outputs. Every step is linear in the length of the
 trace; Thunder's own partitioner is not used. At the end, fuel limits how many of them are made.
+What each compilation claimed and refused is kept for reports while its traces live.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
+from thunder.common import CompileData
+from thunder.core.compile_data import _compile_data, get_compile_data
 from thunder.core.devices import DeviceType
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser.errors import OptionError
@@ -34,7 +39,8 @@ from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views
 from thunder_fuser.executors.support.check import device_of, leaves_of
 from thunder_fuser.executors.support.index_rows import CALLS
 from thunder_fuser.options import option
-from thunder_fuser.source.lines import lines_of
+from thunder_fuser.rematerialization.apply import Recomputation
+from thunder_fuser.source.lines import line_of, lines_of
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, reads
@@ -253,3 +259,46 @@ def with_fuel(claims: Claims, take: Callable[[int], bool]) -> Claims:
     reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
     refused = tuple((region, reason) for region in left_out)
     return replace(claims, items=tuple(items), left_out=refused)
+
+
+# --------------------------------------------------------------------------------- kept for reports
+
+
+class _Compilation(NamedTuple):
+    claims: Claims | None
+    recomputation: Recomputation | None
+
+
+class Compilations:
+    """By the first trace of the compilation: Thunder's cache keeps it with the final ones."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[TraceCtx, _Compilation] = WeakKeyDictionary()
+        # Composites that Thunder took apart, by the name of their result; they are no longer in the
+        # trace when the regions are claimed.
+        self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
+
+    def refuse(self, data: CompileData, composite: BoundSymbol, reason: Reject) -> None:
+        """Notes a composite that the running compilation takes apart."""
+        unfused = Unfused(composite.sym.name, reason, line_of(composite))
+        self._refused.setdefault(data, {})[makes(composite)[0].name] = unfused
+
+    def keep(
+        self, claims: Claims, regions: tuple[Region, ...], recomputation: Recomputation | None
+    ) -> Claims:
+        """Keeps the claims of the running compilation, with the composites that it took apart, and
+        the regions that the passes have left.
+
+        Nothing is kept where a trace is transformed by hand, outside thunder.jit.
+        """
+        claims, data = replace(claims, items=regions, outside={}), get_compile_data()
+        if data is None:
+            return claims
+        claims = replace(claims, unfused=(*self._refused.pop(data, {}).values(), *claims.unfused))
+        _, stats = _compile_data.get()
+        self._kept[stats.last_traces[0]] = _Compilation(claims, recomputation)
+        return claims
+
+    def of(self, first: TraceCtx) -> _Compilation:
+        """The compilation with this first trace."""
+        return self._kept.get(first, _Compilation(None, None))

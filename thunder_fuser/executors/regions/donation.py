@@ -15,7 +15,7 @@ The calls must run in the order of the trace. Thunder's split into forward and b
 order of the backward, but moves ops that only the backward needs out of the forward, so regions of
 such a forward get no donations. Nothing is donated either if there are collectives, which Thunder
 moves, or transforms of the final trace, which may do anything (CUDA graphs run a backward several
-times before it counts), or a fusion executor after ours, which sorts the trace again (editing.py).
+times before it counts), or a fusion executor after ours, which sorts the trace again (run/bind.py).
 """
 
 from __future__ import annotations

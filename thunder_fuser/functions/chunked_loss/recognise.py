@@ -32,10 +32,12 @@ from thunder.distributed.tensor_parallel.common import TensorParallelLayerType
 
 from thunder_fuser.executors.support.dtypes import is_known_number
 from thunder_fuser.functions.chunked_loss.loop import NeedsGradient
-from thunder_fuser.functions.chunked_loss.price import rows_of
 from thunder_fuser.functions.chunked_loss.symbol import loss_in_chunks, recomputes
 from thunder_fuser.functions.define import compute_type
 from thunder_fuser.functions.losses import CrossEntropy
+from thunder_fuser.options import in_force, option
+from thunder_fuser.rematerialization.policy import Policy, policy_of
+from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import RENAMES, makes, parts, reads
@@ -46,6 +48,8 @@ _SUMS = "torch.logsumexp"
 _ARITHMETIC = {PrimIDs.MUL: "mul", PrimIDs.DIV: "div", PrimIDs.TANH: "tanh"}
 _SAME_ROWS = (PrimIDs.SHALLOW_COPY, PrimIDs.STRIDE_ORDER)
 _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
+# Measured on a GPU (benchmarks/results/h200_loss.json); a CPU needs fewer.
+ROWS = {"cuda": 2048, "cpu": 512}
 _TYPES = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 
 
@@ -364,3 +368,29 @@ def _is_of_rows(leaf: BoundSymbol) -> bool:
     x, starts, ends, *strides = leaf.args
     steps = (strides or [leaf.kwargs.get("strides")])[0]
     return (starts[-1], ends[-1]) == (0, x._shape[-1]) and (steps is None or steps[-1] == 1)
+
+
+# ----------------------------------------------------------------------------- how many rows
+
+
+def rows_of(call: CrossEntropy, *, trains: bool) -> int:
+    """The rows of the logits that exist at a time; 0: all, since chunks would not pay. trains:
+    whether chunks take more time, for sums of the weight's gradient or for logits that the backward
+    computes again. The option `loss_rows` says it, or leaves it to the policy:
+
+        none()                logits are kept, as all values
+        time()                in chunks where neither the weight nor the bias has a gradient
+        memory(), budget(x)   in chunks
+    """
+    with in_force(options_of_jit()):
+        rows, policy = option("loss_rows"), policy_of(option("rematerialization"))
+    assert isinstance(rows, int)
+    if rows < 0:
+        rows = ROWS[call.logits.device.type] if _pays(policy, trains) else 0
+    return rows if rows < call.logits._shape[0] else 0
+
+
+def _pays(policy: Policy, trains: bool) -> bool:
+    """True if fewer bytes are worth more time."""
+    name = policy.text.partition("(")[0]
+    return name in ("memory", "budget") or (name == "time" and not trains)

@@ -12,14 +12,35 @@ If native.cpp is built, functions in C replace some lines:
 
     T4 = empty_T4()
     kernel_0_in_c(T1, T0, T4)
+
+Between the steps of segments stand waits and frees:
+
+    [T3_sent = all_gather(T2)], [T4 = ..., kernel_1(T1, T4)], [T5 = ..., kernel_2(T3, T5)]
+->  T3_sent = all_gather(T2)
+    del T2
+    T4 = ..., kernel_1(T1, T4)
+    T3 = wait(T3_sent, 'T3')             before the first step that reads it
+    del T3_sent
+    T5 = ..., kernel_2(T3, T5)
+    del T3                               behind the last step that reads it
+
+The option `persistent_buffers` gives some values memory that is used again at each call:
+
+    T3 = empty_strided((6,), (1,), dtype=float32, device=device)
+->  T3 = persistent('T3', (6,), (1,), dtype=float32)
+
+Only values that nothing but kernels read get it. A result belongs to the caller, torch may return
+a view of what it reads, and communication may still read a value after the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
+from weakref import finalize
 
 import nvtx
 import torch
@@ -27,12 +48,21 @@ from torch.autograd.graph import increment_version
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.products.products import named_products
+from thunder_fuser.communication.transport.buffers import forget, persistent_tensor
 from thunder_fuser.communication.transport.collectives import COLLECTIVES, wait
+from thunder_fuser.errors import VerifyError
 from thunder_fuser.host.call.native import empty_in_c
 from thunder_fuser.host.programs.launchers import Launcher
-from thunder_fuser.host.programs.nodes import Allocate, HostNode, LaunchKernel
-from thunder_fuser.host.programs.order import ordered, verify
-from thunder_fuser.host.programs.persistent import Memory, read_by_kernels_only
+from thunder_fuser.host.programs.nodes import (
+    Allocate,
+    Collective,
+    Free,
+    HostNode,
+    LaunchKernel,
+    Return,
+    View,
+    Wait,
+)
 from thunder_fuser.host.programs.pieces import named
 from thunder_fuser.host.programs.steps import drawn_nodes, ending_nodes, steps_of
 from thunder_fuser.ir.fusion import Fusion
@@ -42,9 +72,93 @@ from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
 
 Runner = Callable[..., list[torch.Tensor]]
+_NUMBERS = count()  # each program gets a new number
 
 # Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
+
+
+# ---- order
+
+
+def ordered(
+    steps: Sequence[Sequence[HostNode]], kept: Collection[str], *, is_early: bool
+) -> Iterator[HostNode]:
+    """The nodes of all steps, with waits and frees.
+
+    A collective is awaited before the first step that reads what it brings, or that writes into the
+    memory it sends; directly behind its own step unless `is_early`. kept: values that are not
+    freed.
+    """
+    reads = [dict.fromkeys(name for node in step for name in node.reads) for step in steps]
+    last = {name: number for number, names in enumerate(reads) for name in names}
+    under_way: dict[str, Collective] = {}
+    for number, step in enumerate(steps):
+        overwritten = {node.of for node in step if isinstance(node, View)}
+        yield from _awaited(under_way, {
+            name for name, post in under_way.items()
+            if name in reads[number] or post.operand in overwritten
+        })  # fmt: skip
+        yield from step
+        under_way |= {node.wait.name: node for node in step if isinstance(node, Collective)}
+        if not is_early:
+            yield from _awaited(under_way, set(under_way))
+        dead = [name for name in reads[number] if last[name] == number and name not in kept]
+        if dead:
+            yield Free(tuple(dead))
+    yield from _awaited(under_way, set(under_way))
+
+
+def _awaited(under_way: dict[str, Collective], names: Collection[str]) -> Iterator[HostNode]:
+    """The waits for these names, in the order of their collectives; removes them."""
+    for name in [name for name in under_way if name in names]:
+        wait = under_way.pop(name).wait
+        yield wait
+        yield Free((wait.sent,))
+
+
+def verify(arguments: Sequence[str], nodes: Sequence[HostNode]) -> None:
+    """VerifyError names the first node that breaks a rule.
+
+    A node needs only values that exist and are not freed. Each collective has one wait; until then
+    nobody reads what it brings, or writes into the memory that it sends. Only the last node
+    returns.
+    """
+    memory = {name: name for name in arguments}  # {value that is alive: whose memory it has}
+    sent: dict[str, tuple[Collective, str]] = {}  # with whose memory is sent
+    for node in nodes:
+        for name in (*node.reads, *node.writes, *node.frees):
+            if name not in memory:
+                raise broken(node, f"{name} to be alive", "it is not made, or freed before")
+        if isinstance(node, Wait):
+            if sent.pop(node.sent, None) is None:
+                raise broken(node, "one collective before it, awaited once", "none")
+        elif early := [name for name in node.reads if name in sent]:
+            raise broken(node, f"a wait for {early[0]} first", "a read of what has not arrived")
+        for post, operand in sent.values():
+            if operand in [memory[name] for name in node.writes]:
+                raise broken(node, f"a wait for {post.sent} first", "a write of what it sends")
+        memory |= {n: memory[node.of] if isinstance(node, View) else n for n in node.makes}
+        if isinstance(node, Collective):
+            sent[node.sent] = node, memory[node.operand]
+        for name in node.frees:
+            del memory[name]
+    if sent:
+        name, (post, _) = next(iter(sent.items()))
+        raise broken(post, f"a wait for {name}", "none")
+    _check_return(nodes)
+
+
+def _check_return(nodes: Sequence[HostNode]) -> None:
+    ends = [isinstance(node, Return) for node in nodes]
+    if ends.count(True) != 1 or not ends[-1]:
+        got = f"{ends.count(True)} of {len(nodes)} nodes"
+        raise VerifyError("host program", expected="one return, as the last node", got=got)
+
+
+def broken(node: HostNode, expected: str, got: str) -> VerifyError:
+    """The error for a node that breaks a rule."""
+    return VerifyError(f"host program: {node}", expected=expected, got=got)
 
 
 @dataclass(frozen=True)
@@ -79,7 +193,8 @@ def plan(
     it. VerifyError if the program is not sound. persistent: intermediates use the same memory at
     each call.
     """
-    params, fusion, memory = params or MultiDeviceParams(), segmented.fusion, Memory(device)
+    params, fusion = params or MultiDeviceParams(), segmented.fusion
+    number = f"program {next(_NUMBERS)}"
     lasting = read_by_kernels_only(segmented, launchers) if persistent else frozenset()
     drawn = list(drawn_nodes(fusion))
     kept = {*fusion.inputs, *(name for node in drawn for name in node.makes)}
@@ -92,11 +207,11 @@ def plan(
     in_c = _functions_in_c(nodes, launchers, device)
     names = {
         **_names(fusion, device, params), **dict(_functions(launchers)), **in_c,
-        "persistent": memory.tensor,
+        "persistent": partial(persistent_tensor, number, device=device),
     }  # fmt: skip
     run = _function(_text(fusion, nodes, in_c), names)
     if lasting:
-        memory.freed_with(run)
+        finalize(run, forget, number).atexit = False
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(_text(fusion, nodes), run, segmented, nodes, sources)
 
@@ -159,3 +274,21 @@ def _functions_in_c(
         elif isinstance(node, Allocate) and not (node.is_packed or node.is_persistent):
             functions[node.in_c] = empty_in_c(node.sizes, node.strides, node.dtype, device)
     return {name: function for name, function in functions.items() if function is not None}
+
+
+# ---- memory that is used again
+
+
+def read_by_kernels_only(
+    segmented: SegmentedFusion, launchers: Sequence[Launcher]
+) -> frozenset[str]:
+    """The intermediates that only kernels make and read."""
+    made, elsewhere = set[str](), {output.name for output in segmented.fusion.outputs}
+    for segment, launcher in zip(segmented.segments, launchers, strict=True):
+        part = segment.part
+        elsewhere |= {name for pair in part.overwrites for name in pair}
+        if launcher.source is not None:
+            made |= {*part.outputs}
+        else:
+            elsewhere |= {*part.inputs, *part.outputs}
+    return frozenset(made - elsewhere)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that have no gradient, and gradients of gradients.
+"""Results that have no gradient, gradients of gradients, and custom autograd.Functions.
 
     return y, y.detach(), mask * 2         before: all require gradients; now: y alone
     grad(f(x), x, create_graph=True)       before: no gradient of it, and no error; now: an error
@@ -20,14 +20,18 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder.core import jit_ext
 from thunder.core.compile_data import get_compile_data
 from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
 from thunder.core.proxies import ProxyTag, TensorProxy
 from thunder.core.trace import TraceCtx
 from thunder.executors.torch_autograd import ThunderFunction
 from thunder.transforms import autodiff
 from torch.autograd import Function
+from torch.fx import Graph, GraphModule
 
+from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.proxies import makes, reads
@@ -42,6 +46,7 @@ _SIDE = ("bw", "saved_tensors")  # what Thunder's second Function hands to the f
 _DETACH = ("detach", "torch.detach", "torch.Tensor.detach")
 # While Thunder differentiates a function: the positions of the results without gradients.
 _without: ContextVar[frozenset[int]] = ContextVar("without", default=frozenset())
+_APPLY = torch.ops.higher_order.autograd_function_apply
 
 
 def repair_gradients(_: Hooks) -> None:
@@ -156,16 +161,16 @@ def refusing_another(ctx: Any, reads: Iterable[Any], run: Callable[[], Grads]) -
 
     ctx: the node of the backward. reads: the tensors, or None, from which it computes them.
     """
-    above = [*reads, *_leaves(ctx)]
+    above = [*reads, *leaves_of(ctx)]
     with torch.no_grad():
         grads = run()
     refused: Grads = _Refusal.apply(grads, *(x for x in above if x is not None))
     return refused
 
 
-def _leaves(node: Any) -> list[torch.Tensor]:
-    """What `backward` would write gradients to."""
-    leaves, seen, left = [], {node}, [node]
+def leaves_of(*nodes: Any) -> list[torch.Tensor]:
+    """What a `backward` from these nodes of autograd's graph would write gradients to."""
+    leaves, seen, left = [], {*nodes}, [*nodes]
     while left:
         node = left.pop()
         leaves += [node.variable] if hasattr(node, "variable") else []
@@ -173,3 +178,47 @@ def _leaves(node: Any) -> list[torch.Tensor]:
         seen |= below
         left += below
     return leaves
+
+
+# -------------------------------------------------- a custom autograd.Function in a graph of Dynamo
+
+
+def read_autograd_functions(_: Hooks) -> None:
+    """From now on, Thunder reads a custom autograd.Function as torch 2.11 writes it.
+
+        torch 2.10    y = autograd_function_apply(fwd, bwd, x, args_tensor_mask=[True])
+                      fwd(ctx, x) -> (y, saved)       bwd(ctx, dy, *saved) -> dx
+        torch 2.11    (y,) = autograd_function_apply(fwd, bwd, x, saved_for_backward_idx=[0])
+                      fwd(x) -> ((y,), saved)         bwd(dy, *saved) -> dx
+
+    Thunder asks for the mask, passes None for ctx, and returns a single result as itself.
+    """
+    of_thunder = jit_ext._general_jit_lookaside_map[_APPLY]
+
+    def apply(fwd: Any, bwd: Any, *args: Any, **kwargs: Any) -> Any:
+        if "args_tensor_mask" in kwargs:
+            return of_thunder(fwd, bwd, *args, **kwargs)
+        if unwrap(kwargs.get("dirty_idx")):
+            raise ThunderLimitError(
+                "Thunder cannot trace this program", got="an autograd.Function with mark_dirty",
+                expected="autograd.Functions that write no argument in place",
+                do="return a new tensor from its forward",
+            )  # fmt: skip
+        graphs = [_with_context(unwrap(graph)) for graph in (fwd, bwd)]
+        mask = wrap_const([True] * len(args))
+        result = of_thunder(*map(wrap_const, graphs), *args, args_tensor_mask=mask)
+        (results, _), *_ = graphs[0].graph.output_node().args
+        is_single = isinstance(results, tuple | list) and len(results) == 1
+        if result is INTERPRETER_SIGNALS.EXCEPTION_RAISED or not is_single:
+            return result
+        return _interpret_call(lambda tensor: (tensor,), result)
+
+    jit_ext._general_jit_lookaside_map[_APPLY] = apply
+
+
+def _with_context(module: GraphModule) -> GraphModule:
+    """f(x) -> f(ctx, x)"""
+    graph = Graph()
+    graph.placeholder("ctx")
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)

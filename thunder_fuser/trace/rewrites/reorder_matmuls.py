@@ -24,12 +24,11 @@ from dataclasses import dataclass, field
 from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.trace.dataflow import made_at, runs, with_what_they_read
-from thunder_fuser.trace.op import Op, alike
+from thunder_fuser.trace.op import MOST_OPS, Op, alike
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS
 
 _PRODUCTS = frozenset({"linear", "matmul"})
-MOST_OPS = 256  # of a run with the products and views behind it
 
 
 @dataclass
