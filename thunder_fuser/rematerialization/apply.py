@@ -26,7 +26,6 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol
-from thunder.distributed.prims import PrimIDs as DistPrims
 
 from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.ir.op_schema import Op as OpRow
@@ -39,6 +38,7 @@ from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import (
+    COLLECTIVES,
     VIEWS,
     bytes_of,
     elements_of,
@@ -58,8 +58,6 @@ _NO_REPEAT = frozenset(
     }
 )  # fmt: skip
 _PRODUCTS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
-# With gradients, torch's executor has claimed collectives already.
-_COLLECTIVES = {name for id in DistPrims for name in (id, f"torch_{id.name.lower()}_prim_impl")}
 _SLOWER = 16  # a product in float32 than one of 16-bit floats, on a GPU: 51e12 and 791e12 a second
 _SCANS = frozenset({"torch.cumsum", PrimIDs.ARGMAX, PrimIDs.ARGMIN, PrimIDs.VAR_MEAN})
 # Where a primitive's name is not that of its row in ir/op_table.py; any other missing one costs 1.
@@ -134,7 +132,7 @@ class _Reader:
         read_by_torch = {name for op in by_torch for name in op.read_names}
         self.stored_again = with_what_they_view(ops, returned | read_by_torch)
         self.repeats = repeats_of(ops)
-        apart = (op for op in forward.ops if op.bsym.sym.id in _COLLECTIVES)
+        apart = (op for op in forward.ops if op.bsym.sym.id in COLLECTIVES)
         communicated = {name for op in apart for name in (*op.read_names, *op.made_names)}
         self.runs_once = communicated | _read_early(ops)
 

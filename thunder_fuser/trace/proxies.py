@@ -23,17 +23,17 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.distributed.prims import PrimIDs as DistPrims
 
 PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
                    dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
-VIEWS = frozenset(
-    {
-        PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
-        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG,
-    }
-)  # fmt: skip
+VIEWS = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
+                   PrimIDs.SLICE, PrimIDs.BROADCAST_IN_DIM, PrimIDs.REAL,
+                   PrimIDs.IMAG})  # fmt: skip
 MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
-# Torch's executor gives in-place copies and fences its own symbols, whose ids are strings.
+# Torch's executor gives collectives, in-place copies and fences its own symbols, whose ids are
+# strings. It has claimed the collectives of a trace with gradients already.
+COLLECTIVES = frozenset({*DistPrims, *(f"torch_{id.name.lower()}_prim_impl" for id in DistPrims)})
 COPIES = frozenset({PrimIDs.COPY_, "copy_"})
 FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 RENAMES = COPIES | FENCES  # what they make is an operand, or has the value of one

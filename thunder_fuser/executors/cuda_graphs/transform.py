@@ -32,7 +32,6 @@ from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import Transform
-from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
@@ -48,6 +47,7 @@ from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
 from thunder_fuser.runtime.driver_graphs import keep
 from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.trace.proxies import (
+    COLLECTIVES,
     FENCES,
     TORCH_VIEWS,
     VIEWS,
@@ -77,8 +77,7 @@ _ON_HOST = {
         "it draws from torch's generator",
     ),
     **dict.fromkeys(
-        (*Collectives, *(f"torch_{prim.name.lower()}_prim_impl" for prim in Collectives),
-         "torch_all_to_all_single", "torch_reduce_to"),
+        (*COLLECTIVES, "torch_all_to_all_single", "torch_reduce_to"),
         "it communicates",
     ),
 }  # fmt: skip

@@ -14,7 +14,6 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceCtx
-from thunder.distributed.prims import PrimIDs as Collectives
 
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import VerifyError
@@ -22,6 +21,7 @@ from thunder_fuser.executors.regions.region import Item, Region, made_by, read_b
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.prepared import type_of
+from thunder_fuser.trace.proxies import COLLECTIVES
 
 Order = tuple[int, ...]
 
@@ -135,7 +135,7 @@ class Plan:
     @property
     def has_collectives(self) -> bool:
         """True if Thunder will move calls, to overlap these with collectives."""
-        return any(isinstance(id, Collectives) for op in self.flow.ops for id in op.kinds)
+        return any(not COLLECTIVES.isdisjoint(op.kinds) for op in self.flow.ops)
 
     @property
     def returned(self) -> list[Proxy]:
