@@ -30,6 +30,8 @@ from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS
 from thunder_fuser.target import Target
 
 LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
+# Of tensor cores: one block sums all of 16 columns, so a few long ones would leave the others idle.
+FEWEST_COLUMNS, LONGEST = 128, 1 << 14
 PRODUCTS = ("linear", "matmul")
 HALVES = frozenset({DataType.Half, DataType.BFloat16})
 SUMMED = HALVES | {DataType.Float}
@@ -96,7 +98,10 @@ def is_of_few_rows(
     rows, length = prod(a[:-1]), a[-1]
     if len(b) != 2 or not 0 < rows <= most or prod(b) < LEAST_ELEMENTS:
         return False
-    return rows < FEWEST_ROWS or (rows <= MOST_ROWS and is_half and not length % 8)
+    if rows < FEWEST_ROWS:
+        return True
+    is_wide = prod(b) >= FEWEST_COLUMNS * length and length <= LONGEST
+    return rows <= MOST_ROWS and is_half and is_wide and not length % 8
 
 
 class _RowsAndMatrix(NamedTuple):
