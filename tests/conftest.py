@@ -20,7 +20,11 @@ from pathlib import Path
 import pytest
 from helpers.cases import TARGETS, Runner
 from helpers.crashes import pytest_terminal_summary, record_crashes  # noqa: F401
-from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
+from helpers.quick import (  # noqa: F401
+    pytest_collection_finish,
+    pytest_configure,
+    pytest_runtest_logfinish,
+)
 from helpers.watch import compile_waiting, watched
 
 from thunder_fuser.base.threads import BACKGROUND, WARNED

@@ -8,17 +8,37 @@ import inspect
 import sys
 from inspect import FrameInfo
 
+full_collections: list[None] = []  # of this test
+
 
 def pytest_configure() -> None:
     inspect.stack = _frames  # type: ignore[assignment]
+    gc.callbacks.append(_count)
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: no collection of garbage walks over them again, and
-    what traces leave is looked through seldom."""
+    """What traces leave is looked through seldom, and modules and tests never again."""
+    freeze_what_stays()
+    gc.set_threshold(20_000, 10, 20)
+
+
+def pytest_runtest_logfinish() -> None:
+    """What a full collection met when a test had ended is not walked over by the next one: caches
+    of Thunder and of torch grow with each test, and a collection took seconds in the end."""
+    if full_collections:
+        freeze_what_stays()
+
+
+def freeze_what_stays() -> None:
+    """The garbage goes, and no collection looks at the rest again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 20)
+    full_collections.clear()
+
+
+def _count(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        full_collections.append(None)
 
 
 def _frames(context: int = 0) -> list[FrameInfo]:
