@@ -29,7 +29,7 @@ from thunder_fuser import compiler
 from thunder_fuser.cache import executable
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import CompileError, ToolchainError
-from thunder_fuser.ir.frontend.language import rebuild
+from thunder_fuser.ir.frontend.language import read_definition, rebuild
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment import rewrite
 from thunder_fuser.runtime.cuda import FLAGS, nvrtc_version
@@ -53,11 +53,13 @@ def watched(monkeypatch: pytest.MonkeyPatch, test: str) -> Iterator[None]:
     """Records what is defined, specialised and emitted inside, then checks what is new."""
     sources: list[KernelSource] = []
     fusions: list[Fusion] = []
+    verified: list[Fusion] = []
     _record(monkeypatch, compiler, "emit_cuda", sources)
     _record(monkeypatch, compiler, "run_passes", fusions)
-    _record(monkeypatch, rewrite, "verify", fusions)
+    _record(monkeypatch, rewrite, "verify", verified)
     _record(monkeypatch, executable, "define", fusions)
     yield
+    check_verified(verified)
     check_fusions(fusions)
     check_sources(sources, test)
 
@@ -71,6 +73,14 @@ def _record(patch: pytest.MonkeyPatch, module: Any, name: str, found: list[Any])
         return found[-1]
 
     patch.setattr(module, name, recording)
+
+
+def check_verified(fusions: list[Fusion]) -> None:
+    """The text reads as the records, of which `verify` has seen that they define the fusion."""
+    for fusion in fusions:
+        if fusion not in checked_fusions:
+            assert read_definition(str(fusion)) == fusion.definition
+            checked_fusions.add(fusion)
 
 
 def check_fusions(fusions: list[Fusion]) -> None:
