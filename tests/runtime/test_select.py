@@ -51,7 +51,8 @@ def test_both_dialects_provide_the_same_scalars() -> None:
     clusters |= {"open_gates", "reduce_cluster", "power_of_two_below"}
     clusters |= {"open_rows", "put_rows", "to_word", "from_word"}
     memory, short = {"lde", "prefetch", "after_earlier_kernels"}, {"short_erf", "short_exp"}
-    assert of["cuda"] - of["cpu"] == blocks | clusters | memory | short
+    products = {"mma", "sum_of_products", "sync_warp"}
+    assert of["cuda"] - of["cpu"] == blocks | clusters | memory | short | products
     assert of["cpu"] - of["cuda"] == {
         "philox_fill", "scan_row", "Stream", "total", "same_lanes"
     }  # fmt: skip

@@ -17,7 +17,7 @@ from thunder.extend import FusionExecutor
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
-from thunder_fuser.executors.regions.boundary import drop_dead_views
+from thunder_fuser.executors.regions.dead_views import drop_dead_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.writes import (

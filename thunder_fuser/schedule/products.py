@@ -53,13 +53,13 @@ class Products(Reduction):
 
     @classmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | NoMatch:
-        match = super().find(part, target, options)
-        if isinstance(match, NoMatch):
-            return match
         products = [matrices_of(part, total) for total in part.reductions]
         axes = {(*matrix.axes, *rows.axes) for rows, matrix in filter(None, products)}
-        if target.is_cpu or match.has_order or match.chunk or None in products or len(axes) != 1:
+        if target.is_cpu or None in products or len(axes) != 1:
             return NoMatch(cls.name, "not only products of 16-bit rows with matrices")
+        match = super().find(part, target, options)
+        if isinstance(match, NoMatch) or match.has_order or match.chunk:
+            return match if isinstance(match, NoMatch) else NoMatch(cls.name, "sums have an order")
         (kept,) = axes
         rows = size_of(part, kept[1:])
         if set(kept) != set(match.kept) or not FEWEST_ROWS <= rows <= MOST_ROWS:

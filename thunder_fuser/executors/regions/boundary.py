@@ -31,8 +31,6 @@ import thunder.torch as ltorch
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
 from thunder_fuser.executors.stride_orders.orders import format_of
 from thunder_fuser.executors.support.index_rows import CALLS
 from thunder_fuser.trace.op import Kinds, Op
@@ -126,21 +124,3 @@ def by_torch(bsym: BoundSymbol) -> BoundSymbol:
     call = ltorch.contiguous.bind(a, memory_format=format, output=bsym.output, subsymbols=(bsym,))
     call.tags.update(bsym.tags)
     return call
-
-
-def drop_dead_views(plan: Plan) -> Plan:
-    """Drops views whose only readers are regions that now repeat them.
-
-    t1 = broadcast_in_dim(x); t2 = Region(x): broadcast_in_dim, mul  ->  t2 = Region(x): ...
-    """
-    needed: set[str] = set()
-    kept: list[Item] = []
-    for item in reversed(plan.items):
-        if item.makes_views if isinstance(item, Region) else only(item, VIEWS):
-            wanted = [proxy.name for proxy in made_by(item) if proxy.name in needed]
-            if not wanted:
-                continue
-            item = item.narrowed(wanted) if isinstance(item, Region) else item
-        kept.append(item)
-        needed.update(proxy.name for proxy in read_by(item))
-    return plan.with_items(reversed(kept))

@@ -32,7 +32,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     is_convolution,
 )
 from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last
-from thunder_fuser.executors.stride_orders.results import hidden_convolutions
+from thunder_fuser.executors.stride_orders.visible import hidden_convolutions
 from thunder_fuser.functions.kernels import KERNELS
 
 _aten = torch.ops.aten

@@ -34,18 +34,18 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     makes_weights,
 )
 from thunder_fuser.executors.stride_orders.orders import FORMATS, origins
-from thunder_fuser.executors.stride_orders.results import (
-    IN_ORDER,
-    convolutions_of,
-    deciding,
-    hidden_convolutions,
-    visible_results,
-)
 from thunder_fuser.executors.stride_orders.simulate import (
     Values,
     arguments_of,
     results_of,
     value_of,
+)
+from thunder_fuser.executors.stride_orders.visible import (
+    IN_ORDER,
+    convolutions_of,
+    deciding,
+    hidden_convolutions,
+    visible_results,
 )
 from thunder_fuser.functions.kernels import kernel
 from thunder_fuser.ir.strides import contiguous_strides

@@ -9,7 +9,7 @@ it. A result has the order of its first operand of the same rank, if both have t
 results of cumsum are contiguous, and those of cat and pad unless all operands are channels last. A
 view inside of a region has no memory yet, so results computed from it are contiguous.
 
-If the user never sees a result's strides (results.py), its order is free: what its reader wishes
+If the user never sees a result's strides (visible.py), its order is free: what its reader wishes
 for; else, if its operands differ, channels last if one of them is, else contiguous. Otherwise a
 transposed image in a transformer's residual stream would turn every layer's kernels into
 transposes. Channels-last images stay so through reshapes that split or merge their axes without a
