@@ -58,8 +58,10 @@ class Products(Reduction):
         if target.is_cpu or None in products or len(axes) != 1:
             return NoMatch(cls.name, "not only products of 16-bit rows with matrices")
         match = super().find(part, target, options)
-        if isinstance(match, NoMatch) or match.has_order or match.chunk:
-            return match if isinstance(match, NoMatch) else NoMatch(cls.name, "sums have an order")
+        if isinstance(match, NoMatch):
+            return match
+        if match.has_order or match.chunk:
+            return NoMatch(cls.name, "its sums have a fixed order, or several blocks share one")
         (kept,) = axes
         rows = size_of(part, kept[1:])
         if set(kept) != set(match.kept) or not FEWEST_ROWS <= rows <= MOST_ROWS:
@@ -85,11 +87,11 @@ class Products(Reduction):
     def _is_aligned(self, total: OpRecord, alignment: dict[str, int]) -> bool:
         operands = matrices_of(self.part, total)
         assert operands is not None
-        bytes = [2 * self.reduced_size]
+        distances = [2 * self.reduced_size]  # in bytes
         for operand in operands:
-            bytes += [2 * operand.first, 2 * operand.stride]
-            bytes.append(alignment.get(operand.name, MAX_BYTES))
-        return not any(at % MAX_BYTES for at in bytes)
+            distances += [2 * operand.first, 2 * operand.stride]
+            distances.append(alignment.get(operand.name, MAX_BYTES))
+        return not any(distance % MAX_BYTES for distance in distances)
 
 
 def matrices_of(part: Part, total: OpRecord) -> tuple[Matrix, Matrix] | None:

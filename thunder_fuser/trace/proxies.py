@@ -27,9 +27,12 @@ from thunder.distributed.prims import PrimIDs as DistPrims
 
 PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
                    dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
-VIEWS = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
-                   PrimIDs.SLICE, PrimIDs.BROADCAST_IN_DIM, PrimIDs.REAL,
-                   PrimIDs.IMAG})  # fmt: skip
+VIEWS = frozenset(
+    {
+        PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
+        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG,
+    }
+)  # fmt: skip
 MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
 # Torch's executor gives collectives, in-place copies and fences its own symbols, whose ids are
 # strings. It has claimed the collectives of a trace with gradients already.

@@ -20,6 +20,7 @@ from thunder_fuser.lower.size_arguments import SHORT_LOOP
 
 # {device function: the axis of the threads that exchange values in it}
 EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y", "sum_of_products": "xy"}
+PRODUCT_SUMS = 8 * 20  # of a warp; as in sum_of_products.h: 8 rows of 16, each with 4 unused behind
 SEVERAL = 4  # the unroll factor of a loop of unknown length
 REGISTERS = 1 << 16  # of an SM, which its threads share
 MOST_REGISTERS = 128  # of a thread, for the values that it loads
@@ -59,13 +60,12 @@ def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
 
 def _exchanged(call: nodes.Call) -> int:
     """The number of elements: along y all elements of all threads; along x one for each warp, and
-    none for a single warp; for products, of each warp 8 rows of 16, each followed by 4 unused ones.
-    """
+    none for a single warp; for products, the sums of each warp."""
     _, x, y, *count = (int(n) if isinstance(n, int) else 0 for n in call.template)
     if EXCHANGES[call.function] == "y":
         return x * y * count[0]
     if EXCHANGES[call.function] == "xy":
-        return x * y // 32 * 8 * 20
+        return x * y // 32 * PRODUCT_SUMS
     return y * x // 32 if x > 32 else 0
 
 
