@@ -48,6 +48,7 @@ from thunder_fuser.thunder_patches.fixes.shared_arguments import (
     aliases_of,
     layouts_of,
 )
+from thunder_fuser.thunder_patches.tied_parameters import TIED
 from thunder_fuser.trace.proxies import reads
 
 Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue
@@ -115,6 +116,7 @@ class _Writer:
             "_split": _split, "_aliases": aliases_of, "_layouts": layouts_of,
             "_len": len, "_type": type, "_int": int, "_float": float,
         }  # fmt: skip
+        self._jitted = jitted
         self._lines: list[str] = []
         self._result: list[str] = []
         self._function = ""  # the proxy of the jitted function itself
@@ -203,7 +205,11 @@ class _Writer:
         return [*[is_other] * self._ours, f"{name} = {original}"]
 
     def _looked_up(self, bsym: BoundSymbol, root: str, key: str) -> list[str]:
-        name, table = bsym.output.name, f"{root}.{_TABLES[bsym.sym.id][0]}"
+        """Of a second name of a parameter or module, which the table lacks, in the model."""
+        name, (attribute, plain) = bsym.output.name, _TABLES[bsym.sym.id]
+        table = f"{root}.{attribute}"
+        if self._jitted is not None and key not in getattr(self._jitted(), attribute):
+            return [f"if {key!r} in {table}: return", f"{name} = {_path('_model', key, plain)}"]
         if name not in self._checked_only:
             return [f"{name} = {table}[{key!r}]"]
         self._picks.setdefault((root, table), []).append((name, key))
@@ -265,6 +271,8 @@ def _test(check: str, name: str, *wanted: Any) -> str:
     """The condition on which the guard fails; empty if only Thunder's function can check it."""
     if check == "check_len":
         return f"_len({name}) != {wanted[0]}"
+    if check == TIED:
+        return f"{name} is not {wanted[0].name}"
     if check == "check_none":
         return f"{name} is not None"
     if check == "check_string_value":

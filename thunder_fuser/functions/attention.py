@@ -12,8 +12,8 @@ q: [B, H, L, E]; k, v: [B, H, S, E]; a mask: [L, S] or [B, H, L, S], or 1 in pla
 ->  grouped_attention(q, k, v)                     k, v: [B, G, S, E], with H = 4 * G
 
 Thunder has an executor for some of torch's CUDA kernels. The two operators here are for the others:
-the CPU's, and cuDNN's, which torch itself chooses on Hopper. Thunder takes apart a call that no
-kernel takes.
+the CPU's, cuDNN's, which torch itself chooses on Hopper, and the flash kernel where heads share
+keys. Thunder takes apart a call that no kernel takes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from thunder.core.transforms import put_grads, sum_to
 from thunder.executors.sdpaex import sdpa_ex, sdpea_gradfwd
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 from thunder.extend import OperatorExecutor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention import SDPBackend
 
 from thunder_fuser.functions.define import (
@@ -62,15 +63,21 @@ _LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
-def _forward_types(qkv: Triple, *rest: Any, **numbers: Any) -> tuple[TensorProxy, TensorProxy]:
-    query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
+def _forward_types(
+    qkv: Triple, *rest: Any, by_flash: bool, **numbers: Any
+) -> tuple[TensorProxy, TensorProxy]:
+    query, last = qkv[0], () if by_flash or _on_cpu(qkv[0]) else (1,)
     log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
     return TensorProxy(like=query), TensorProxy(like=query, **log_sums)
 
 
 def _forward(
-    qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None
+    qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None, by_flash: bool
 ) -> Any:
+    if by_flash:
+        return _aten._scaled_dot_product_flash_attention(
+            *map(rows, qkv), 0.0, is_causal, scale=scale
+        )[:2]
     if qkv[0].is_cuda:
         return _aten._scaled_dot_product_cudnn_attention(
             *map(rows, qkv), mask, True, 0.0, is_causal, scale=scale
@@ -82,10 +89,17 @@ def _forward(
 
 def _backward(
     gradient: torch.Tensor, qkv: Triple, out: torch.Tensor, log_sums: torch.Tensor,
-    mask: torch.Tensor | None, *, is_causal: bool, scale: float | None,
+    mask: torch.Tensor | None, *, is_causal: bool, scale: float | None, by_flash: bool,
 ) -> Any:  # fmt: skip
+    lengths = qkv[0].shape[2], qkv[1].shape[2]
+    if by_flash:
+        state = log_sums.new_empty((), dtype=torch.uint64)
+        return _aten._scaled_dot_product_flash_attention_backward(
+            *map(rows, (gradient, *qkv)), out, log_sums, None, None, *lengths, 0.0, is_causal,
+            state, state, scale=scale,
+        )  # fmt: skip
     if gradient.is_cuda:
-        lengths, seed = (qkv[0].shape[2], qkv[1].shape[2]), log_sums.new_empty((), dtype=torch.long)
+        seed = log_sums.new_empty((), dtype=torch.long)
         return _aten._scaled_dot_product_cudnn_attention_backward(
             *map(rows, (gradient, *qkv)), out, log_sums, seed, seed, mask,
             None, None, *lengths, 0.0, is_causal, scale=scale,
@@ -140,6 +154,11 @@ class _Call:
             *self.tensors, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale
         )
 
+    def numbers(self) -> dict[str, Any]:
+        """What the operators take beside tensors. by_flash: neither cuDNN's kernel nor the CPU's."""
+        by_flash = not _on_cpu(self.query) and not self.fits_cudnn()
+        return {"is_causal": self.is_causal, "scale": self.scale, "by_flash": by_flash}
+
     def added(self) -> TensorProxy | None:
         """What torch's kernels add to the scores: the mask, converted if it is of bools."""
         is_bool = self.attn_mask is not None and not self.has_float_mask()
@@ -161,10 +180,10 @@ class _Call:
 
     def gradient(self) -> Any:
         """The result, with the gradients registered."""
-        if not _on_cpu(self.query) and not self.fits_cudnn():
+        added, numbers = self.added(), self.numbers()
+        if numbers["by_flash"] and not self.has_groups():
             is_plain = self.attn_mask is None
             return self.of_thunder(_CUDA.grad_transform) if is_plain else self.masked_gradient()
-        added, numbers = self.added(), {"is_causal": self.is_causal, "scale": self.scale}
         out, log_sums = attention_forward(self.tensors, added, **numbers)
         gradient = prims.get_grad(out)
         gradients = attention_backward(gradient, self.tensors, out, log_sums, added, **numbers)
@@ -255,7 +274,9 @@ class _Call:
             return False
         if self.has_few_queries() and not may_differentiate():
             return True
-        return not self.has_float_mask() and (_on_cpu(self.query) or self.fits_cudnn())
+        if self.has_float_mask():
+            return False
+        return _on_cpu(self.query) or self.fits_cudnn() or self.fits_flash()
 
     def has_narrow_mask(self) -> bool:
         """True for a mask that broadcasts along the keys."""
@@ -292,6 +313,17 @@ class _Call:
         # Only some of cuDNN's kernels take odd lengths or masks: then torch is asked.
         is_plain = not (length % 64 or keys % 64) and self.attn_mask is None
         return is_plain or self.torch_takes_cudnn()
+
+    def fits_flash(self) -> bool:
+        """True for calls that the flash kernel takes."""
+        length, keys = int(self.query._shape[2]), int(self.key._shape[2])
+        if self.attn_mask is not None or self.query._shape[3] % 8:
+            return False
+        if not length * keys or (self.is_causal and length != keys):
+            return False
+        qkv = [_like(tensor, tensor.dtype).requires_grad_() for tensor in self.tensors]
+        params = SDPAParams(*qkv, None, 0.0, self.is_causal, self.has_groups())
+        return bool(can_use_flash_attention(params))
 
     def torch_takes_cudnn(self) -> bool:
         """True if torch itself chooses cuDNN for tensors of these sizes."""
@@ -366,8 +398,7 @@ def _grouped(*args: Any, **kwargs: Any) -> Any:
     call = _Call(*args, **kwargs)
     if call.has_few_queries():
         return call.of_few_queries()
-    numbers = {"is_causal": call.is_causal, "scale": call.scale}
-    return attention_forward(call.tensors, call.added(), **numbers)[0]
+    return attention_forward(call.tensors, call.added(), **call.numbers())[0]
 
 
 # While Thunder traces, attention() below chooses Thunder's symbol or this one.

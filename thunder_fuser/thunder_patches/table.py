@@ -14,6 +14,7 @@ from thunder_fuser.thunder_patches import (
     interpreter,
     limits,
     passes,
+    tied_parameters,
 )
 from thunder_fuser.thunder_patches.fixes import (
     arguments,
@@ -122,6 +123,10 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "full collections of garbage wait until a function is compiled", "speed-up",
         garbage.collect_later, ("thunder:compile_data_and_stats",),
+    ),
+    Patch(
+        "the gradients of a parameter of two names are added by autograd", "speed-up",
+        tied_parameters.join_tied_parameters, ("thunder:thunder_general_jit",),
     ),
     Patch(
         "writes in place that another name shows have no gradient", "fix",

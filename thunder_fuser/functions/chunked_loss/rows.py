@@ -34,6 +34,7 @@ from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.functions.define import as_type, wide
 from thunder_fuser.functions.losses import CrossEntropy, Rows, picked
 from thunder_fuser.options import Value
+from thunder_fuser.trace.rewrites.approximate import tagged_leaves
 
 # What a model does to its logits, in order: ("div", 30.0), ("tanh", 0.0), ("mul", 30.0).
 Steps = tuple[tuple[str, float], ...]
@@ -202,6 +203,7 @@ def _region(
         proxies = {name: _proxy(name, tensor) for name, tensor in tensors.items()}
         results = [proxy.name for proxy in function(**proxies)]
     leaves = tuple(leaf for bsym in trace.bound_symbols for leaf in leaves_of(bsym))
+    leaves = tuple(tagged_leaves(leaves, results))
     region = Region(leaves, (), (), is_backward=False, where=where).narrowed(results)
     outputs = [proxy.name for proxy in region.outputs]
     return region, tuple(map(outputs.index, results))

@@ -15,13 +15,14 @@ An exp may be approximate if everything computed from it ends in 16-bit floats. 
 is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a term e^-t adds an
 error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh * tanh may read
 it, as in gelu and its gradient, since its error is as large as that of a number near 1. So does an
-erf: only 1 + erf or 0.5 + 0.5 * erf. A division may be a multiplication by the reciprocal if the
+erf: only 1 + erf or 0.5 + 0.5 * erf. A soft cap before a softmax, exp(c * tanh(x) - y), takes such a
+tanh too: an error of the exponent is a relative one of the result. A division may be a multiplication by the reciprocal if the
 divisor is a number (but a mean is exact: what is near it is subtracted), or if it is the sigmoid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -35,6 +36,8 @@ from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import makes, reads
 
 _SAME = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
+_SUMS = frozenset({PrimIDs.ADD, PrimIDs.SUB})
+_LARGEST_CAP = 64  # its tanh adds an error of 2^-17 to the exponent, as an approximate exp has
 _SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
 
 
@@ -46,25 +49,36 @@ class Accuracy(Enum):
 
 def tag_approximate(prepared: Prepared) -> Prepared:
     """Tags ops whose approximate form is as good for results of 16 bits."""
-    users, ops = _Users(prepared.ops), list[Op]()
+    users = _Users([(leaf, op.is_fusible) for op in prepared.ops for leaf in op.leaves])
+    ops: list[Op] = []
     for op in prepared.ops:
         if len(op.leaves) == 1 and users.may_be_approximate(op.leaves[0]):
             (leaf,) = op.leaves  # in place of a composite of this primitive alone
-            tags = leaf.tags | op.bsym.tags | {Accuracy.APPROXIMATE}
-            op = prepared.rules.rewritten(op, leaf.from_bsym(tags=tags))
+            op = prepared.rules.rewritten(op, _tagged(leaf, op.bsym.tags))
         ops.append(op)
     return prepared.with_ops(ops)
+
+
+def tagged_leaves(leaves: Sequence[BoundSymbol], results: Collection[str]) -> list[BoundSymbol]:
+    """The primitives of one region, tagged by the same rule. results: the values it returns."""
+    users = _Users([(leaf, True) for leaf in leaves], results)
+    return [_tagged(leaf) if users.may_be_approximate(leaf) else leaf for leaf in leaves]
+
+
+def _tagged(leaf: BoundSymbol, others: Collection[Any] = ()) -> BoundSymbol:
+    return leaf.from_bsym(tags=leaf.tags | {*others, Accuracy.APPROXIMATE})
 
 
 class _Users:
     """The maker and the readers of each value, and the values that are needed in full precision."""
 
-    def __init__(self, ops: Sequence[Op]) -> None:
-        leaves = [(leaf, op.is_fusible) for op in ops for leaf in op.leaves]
+    def __init__(
+        self, leaves: Sequence[tuple[BoundSymbol, bool]], results: Collection[str] = ()
+    ) -> None:
+        """leaves: with whether a fusion may have them. results: what is read behind all."""
         self.maker = {out.name: leaf for leaf, _ in leaves for out in makes(leaf)}
         self.readers: dict[str, list[BoundSymbol]] = {}
-        self.exact: set[str] = set()
-        needed: set[str] = set()
+        self.exact, needed = set(results), set(results)
         for leaf, can in reversed(leaves):
             outs = makes(leaf)
             if leaf.sym.id is PrimIDs.GET_GRAD or (
@@ -160,6 +174,19 @@ def _squares(users: _Users, bsym: BoundSymbol) -> bool:
     return bsym.sym.id is PrimIDs.MUL and [proxy.name for proxy in rhs] == [lhs.name]
 
 
+def _caps_before_exp(users: _Users, bsym: BoundSymbol) -> bool:
+    """True for c * x if only exponentials are computed from it, with or without sums between."""
+    factors = [arg for arg in bsym.args if isinstance(arg, (int, float))]
+    is_cap = bsym.sym.id is PrimIDs.MUL and len(factors) == 1 and abs(factors[0]) <= _LARGEST_CAP
+    return is_cap and users.all_read(bsym.output, _ends_in_exp)
+
+
+def _ends_in_exp(users: _Users, bsym: BoundSymbol) -> bool:
+    if bsym.sym.id in _SUMS:
+        return users.all_read(bsym.output, _ends_in_exp)
+    return bsym.sym.id is PrimIDs.EXP
+
+
 def _halves_before_half(users: _Users, bsym: BoundSymbol) -> bool:
     """True for 0.5 * x if only 0.5 + 0.5 * x reads it."""
     is_half = bsym.sym.id is PrimIDs.MUL and _has_number(bsym, 0.5)
@@ -179,5 +206,7 @@ _RULES: dict[Any, Callable[[_Users, BoundSymbol], bool]] = {
     PrimIDs.ERF: lambda users, erf: users.all_read(erf.output, _adds(1), _halves_before_half),
     PrimIDs.EXP: lambda users, exp: True,
     PrimIDs.RECIPROCAL: lambda users, division: users.is_one_plus_exp(division.args[0]),
-    PrimIDs.TANH: lambda users, tanh: users.all_read(tanh.output, _adds(1), _squares),
+    PrimIDs.TANH: lambda users, tanh: users.all_read(
+        tanh.output, _adds(1), _squares, _caps_before_exp
+    ),
 }
