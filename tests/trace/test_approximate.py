@@ -87,6 +87,22 @@ def bent(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x) * 3
 
 
+def soft_cap(x: torch.Tensor) -> torch.Tensor:
+    """An error of the exponent is a relative one of the result."""
+    return torch.exp(torch.tanh(x.float() / 30.0) * 30.0 - x.float().sum() - 2.0).to(x.dtype)
+
+
+def large_cap(x: torch.Tensor) -> torch.Tensor:
+    """Its tanh would add an error of 2^-15 to the exponent."""
+    return torch.exp(torch.tanh(x.float()) * 300.0 - 300.0).to(x.dtype)
+
+
+def seen_cap(x: torch.Tensor) -> torch.Tensor:
+    """Not only an exp reads it."""
+    capped = torch.tanh(x.float()) * 30.0
+    return (torch.exp(capped - 3.0) + capped).to(x.dtype)
+
+
 SHORT = {
     "gelu": (gelu, BF16, "short_tanh("),
     "exact gelu": (exact_gelu, BF16, "short_erf("),
@@ -94,6 +110,7 @@ SHORT = {
     "sigmoid": (silu, BF16, "approximate_reciprocal("),
     "number": (thirds, BF16, " * 0.2857143"),
     "softmax": (softmax, BF16, "short_exp("),
+    "soft cap": (soft_cap, BF16, "short_tanh("),
     "loss": (loss, F32, "short_exp("),
     "loss of bf16": (loss, BF16, "short_exp("),
 }
@@ -110,6 +127,9 @@ FULL = {
     "wide softmax": (wide_softmax, BF16, "short_exp("),
     "loss of others": (loss_of_others, F32, "short_exp("),
     "tanh": (bent, BF16, "short_tanh("),
+    "soft cap": (soft_cap, F32, "short_tanh("),
+    "large cap": (large_cap, BF16, "short_tanh("),
+    "seen cap": (seen_cap, BF16, "short_tanh("),
     "mean": (centred, BF16, "quotient("),
 }
 

@@ -64,7 +64,7 @@ Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
 def _forward_types(
-    qkv: Triple, *rest: Any, by_flash: bool, **numbers: Any
+    qkv: Triple, *rest: Any, by_flash: bool = False, **numbers: Any
 ) -> tuple[TensorProxy, TensorProxy]:
     query, last = qkv[0], () if by_flash or _on_cpu(qkv[0]) else (1,)
     log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
@@ -72,8 +72,9 @@ def _forward_types(
 
 
 def _forward(
-    qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None, by_flash: bool
-) -> Any:
+    qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None,
+    by_flash: bool = False,
+) -> Any:  # fmt: skip
     if by_flash:
         return _aten._scaled_dot_product_flash_attention(
             *map(rows, qkv), 0.0, is_causal, scale=scale
@@ -89,7 +90,7 @@ def _forward(
 
 def _backward(
     gradient: torch.Tensor, qkv: Triple, out: torch.Tensor, log_sums: torch.Tensor,
-    mask: torch.Tensor | None, *, is_causal: bool, scale: float | None, by_flash: bool,
+    mask: torch.Tensor | None, *, is_causal: bool, scale: float | None, by_flash: bool = False,
 ) -> Any:  # fmt: skip
     lengths = qkv[0].shape[2], qkv[1].shape[2]
     if by_flash:
@@ -155,9 +156,10 @@ class _Call:
         )
 
     def numbers(self) -> dict[str, Any]:
-        """What the operators take beside tensors. by_flash: neither cuDNN's kernel nor the CPU's."""
-        by_flash = not _on_cpu(self.query) and not self.fits_cudnn()
-        return {"is_causal": self.is_causal, "scale": self.scale, "by_flash": by_flash}
+        """What the operators take beside tensors; by_flash where no other kernel fits."""
+        numbers = {"is_causal": self.is_causal, "scale": self.scale}
+        is_other = _on_cpu(self.query) or self.fits_cudnn()
+        return numbers if is_other else {**numbers, "by_flash": True}
 
     def added(self) -> TensorProxy | None:
         """What torch's kernels add to the scores: the mask, converted if it is of bools."""
@@ -181,7 +183,7 @@ class _Call:
     def gradient(self) -> Any:
         """The result, with the gradients registered."""
         added, numbers = self.added(), self.numbers()
-        if numbers["by_flash"] and not self.has_groups():
+        if "by_flash" in numbers and not self.has_groups():
             is_plain = self.attn_mask is None
             return self.of_thunder(_CUDA.grad_transform) if is_plain else self.masked_gradient()
         out, log_sums = attention_forward(self.tensors, added, **numbers)

@@ -68,9 +68,8 @@ def _tied(prologue: TraceCtx, function: Any) -> Iterator[tuple[Proxy, Proxy]]:
     module, known, roots = get_thunder_module(function), dict[int, Proxy](), set[str]()
     for bsym in prologue.bound_symbols:
         of = getattr(bsym.args[0], "name", "") if bsym.args else ""
-        if bsym.sym.id is PrimIDs.UNPACK_FUNCTION_OBJ:
-            roots.add(bsym.output.name)
-        elif bsym.sym.id is PrimIDs.UNPACK_THUNDER_MODULE and of in roots:
+        is_module = bsym.sym.id is PrimIDs.UNPACK_THUNDER_MODULE and of in roots
+        if is_module or bsym.sym.id is PrimIDs.UNPACK_FUNCTION_OBJ:
             roots.add(bsym.output.name)
         elif bsym.sym.id is PrimIDs.UNPACK_PARAMETER and of in roots:
             first = known.setdefault(id(module.get_parameter(bsym.args[1])), bsym.output)

@@ -15,9 +15,10 @@ An exp may be approximate if everything computed from it ends in 16-bit floats. 
 is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a term e^-t adds an
 error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh * tanh may read
 it, as in gelu and its gradient, since its error is as large as that of a number near 1. So does an
-erf: only 1 + erf or 0.5 + 0.5 * erf. A soft cap before a softmax, exp(c * tanh(x) - y), takes such a
-tanh too: an error of the exponent is a relative one of the result. A division may be a multiplication by the reciprocal if the
-divisor is a number (but a mean is exact: what is near it is subtracted), or if it is the sigmoid.
+erf: only 1 + erf or 0.5 + 0.5 * erf. So may a soft cap before a softmax, exp(c * tanh(x) - y): an
+error of the exponent is a relative one of the result. A division may be a multiplication by the
+reciprocal if the divisor is a number (but a mean is exact: what is near it is subtracted), or if it
+is the sigmoid.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def _pays(op: Op, prepared: Prepared) -> bool:
         return False
     (leaf,) = op.leaves
     g, index, words, padding, scaled, sparse = leaf.args
-    sizes = *g._shape, *index._shape, words
-    if padding != -1 or scaled or sparse or not all(type(size) is int for size in sizes):
+    sizes = *g._shape, *index._shape, words, padding
+    if scaled or sparse or not all(type(size) is int for size in sizes):
         return False
     is_large = bytes_of(leaf.output) >= LEAST_BYTES and words >= _TIMES * prod(index._shape)
     readers = prepared.flow.readers.get(leaf.output.name, [])
@@ -73,7 +73,7 @@ def _by_row(op: Op, prepared: Prepared) -> Iterator[Op]:
 
 
 def _summed_by_row(leaf: BoundSymbol) -> Iterator[BoundSymbol]:
-    g, index, words, *_ = leaf.args
+    g, index, words, padding, *_ = leaf.args
     count, width = prod(index._shape), g._shape[-1]
     whole = {"device": index.device, "dtype": dtypes.int64}
 
@@ -94,6 +94,12 @@ def _summed_by_row(leaf: BoundSymbol) -> Iterator[BoundSymbol]:
     yield prims.embedding_backward.bind(rows, first, count, -1, False, False, output=sums)
     is_here = TensorProxy(like=place, dtype=dtypes.bool8)
     yield prims.lt.bind(place, count, output=is_here)
+    if padding >= 0:  # a word without a gradient
+        every, others, both = integers(words), TensorProxy(like=is_here), TensorProxy(like=is_here)
+        yield prims.iota.bind(words, start=0, step=1, **whole, output=every)
+        yield prims.ne.bind(every, padding, output=others)
+        yield prims.bitwise_and.bind(is_here, others, output=both)
+        is_here = both
     at, taken = integers(words), TensorProxy(like=g, shape=(words, width))
     yield prims.where.bind(is_here, place, 0, output=at)
     yield prims.take.bind(sums, at, 0, output=taken)
