@@ -313,13 +313,17 @@ class CrossEntropy:
         result = as_type(losses, self.logits.dtype)
         return result, lambda g: [(self.logits, self.backward(rows, g, total))]
 
-    def losses(self) -> tuple[Any, Rows]:
-        """log(sum(exp(x))) - x[target] of each row, times the weight of the target."""
+    def losses(self, at_target: Any = None) -> tuple[Any, Rows]:
+        """log(sum(exp(x))) - x[target] of each row, times the weight of the target.
+
+        at_target: x[target], if the caller has it.
+        """
         x = wide(self.logits)
+        at_target = picked(x, self.class_read()) if at_target is None else at_target
         most = ltorch.amax(x, 1)
         below = _column(most) - x
         log_sum = ltorch.log(ltorch.sum(ltorch.exp(-below), 1))
-        return self.losses_of(most, log_sum, picked(x, self.class_read()), self.smooth(below))
+        return self.losses_of(most, log_sum, at_target, self.smooth(below))
 
     def class_read(self) -> Any:
         """An ignored row reads class 0; any other target outside the classes raises as an index."""

@@ -15,7 +15,7 @@ compiled, cached and reported in the same way, and torch runs it where it cannot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +47,7 @@ _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
     "div": prims.div,
     "tanh": lambda x, _: prims.tanh(x),
 }
-# (the gradient of a step's result, the result, the step's number) -> that of its operand
-_BACKWARD: Mapping[str, Callable[[Any, Any, float], Any]] = {
-    "mul": lambda g, y, number: prims.mul(g, number),
-    "div": lambda g, y, number: prims.div(g, number),
-    "tanh": lambda g, y, _: g * (1.0 - y * y),
-}
+_EXACTLY_ONE = 1e-12  # what 30 * (1 / 30) may be beside 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,8 @@ class RowKernels:
     def _losses(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
         """The losses of a chunk, and the statistics of its rows."""
         call = self.options.call(self._values(x)[-1], target, weight)
-        return _counted(call, *call.losses())
+        at_target = _stepped(picked(x, call.class_read()), self.options.steps)[-1]
+        return _counted(call, *call.losses(at_target))
 
     def _sums(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
         """Of a rank's columns: the maximum of each row, its sum of exponentials, the logit of its
@@ -158,16 +154,33 @@ class RowKernels:
         g = call.row_gradient(rows, softmax) * ltorch.unsqueeze(scale, 1)
         if of_sums is not None:
             g = g + softmax * ltorch.unsqueeze(of_sums, 1)
-        for (name, number), y in zip(reversed(self.options.steps), reversed(values), strict=False):
-            g = _BACKWARD[name](g, y, number)
+        factor = 1.0  # of all multiplications: that of a soft cap, 30 * (1 / 30), needs none
+        for (name, number), y in zip(self.options.steps, values[1:], strict=True):
+            if name == "tanh":
+                g = g * (1.0 - y * y)
+            else:
+                factor *= number if name == "mul" else 1.0 / number
+        g = g if abs(factor - 1.0) < _EXACTLY_ONE else prims.mul(g, factor)
         return [as_type(g, x.dtype)]
 
     def _values(self, x: Any) -> list[Any]:
-        """The logits in the type of the computation, before and after each step."""
-        values = [wide(x)]
-        for name, number in self.options.steps:
-            values.append(_FORWARD[name](values[-1], number))
-        return values
+        """The logits in the type of the computation, before and after each step.
+
+        16-bit logits have 8 or 11 bits, so the reciprocal of a divisor serves them.
+        """
+        is_short = x.dtype.bytes < float32.bytes
+        return _stepped(x, [
+            ("mul", 1.0 / number) if name == "div" and is_short else (name, number)
+            for name, number in self.options.steps
+        ])  # fmt: skip
+
+
+def _stepped(x: Any, steps: Iterable[tuple[str, float]]) -> list[Any]:
+    """A value in the type of the computation, before and after each step."""
+    values = [wide(x)]
+    for name, number in steps:
+        values.append(_FORWARD[name](values[-1], number))
+    return values
 
 
 def _counted(call: CrossEntropy, losses: Any, rows: Rows) -> list[Any]:

@@ -16,9 +16,10 @@ is exp(x - max(x)) and is only summed: beside the largest term, which is 1, a te
 error of 2 + t units times e^-t to the sum. A tanh needs more: only 1 + tanh or tanh * tanh may read
 it, as in gelu and its gradient, since its error is as large as that of a number near 1. So does an
 erf: only 1 + erf or 0.5 + 0.5 * erf. So may a soft cap before a softmax, exp(c * tanh(x) - y): an
-error of the exponent is a relative one of the result. A division may be a multiplication by the
-reciprocal if the divisor is a number (but a mean is exact: what is near it is subtracted), or if it
-is the sigmoid.
+error of the exponent is a relative one of the result. The logsumexp of capped 16-bit logits is a
+float32, and has that error too, 2^-17 at most: the logits have one of 2^-9 themselves. A division
+may be a multiplication by the reciprocal if the divisor is a number (but a mean is exact: what is
+near it is subtracted), or if it is the sigmoid.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class _Users:
         if rule is None or not isinstance(leaf.output, TensorProxy):
             return False
         if self._in_full(leaf.output):
-            return leaf.sym.id is PrimIDs.EXP and self._fades(leaf)
+            fades = {PrimIDs.EXP: self._fades, PrimIDs.TANH: self._caps_16_bits}.get(leaf.sym.id)
+            return fades is not None and fades(leaf)
         return rule(self, leaf)
 
     def all_read(self, value: Proxy, *allowed: Callable[[_Users, BoundSymbol], bool]) -> bool:
@@ -127,6 +129,31 @@ class _Users:
             for reader in self._final_readers(exp.output)
         ]
         return dims is not None and bool(sums) and all(sums)
+
+    def _caps_16_bits(self, tanh: BoundSymbol) -> bool:
+        """True for c * tanh(x) of 16-bit x, of which only the maximum and the sum of exponentials
+        beside it are taken."""
+        caps = [*self._final_readers(tanh.output)]
+        is_cap = bool(caps) and all(_is_cap(mul) and self._is_only_summed(mul) for mul in caps)
+        return is_cap and self._has_16_bits(tanh.args[0])
+
+    def _is_only_summed(self, bsym: BoundSymbol) -> bool:
+        return all(
+            reader.sym.id is PrimIDs.AMAX
+            or (reader.sym.id is PrimIDs.EXP and self._fades(reader))
+            or (reader.sym.id in (PrimIDs.SUB, PrimIDs.NEG) and self._is_only_summed(reader))
+            for reader in self._final_readers(bsym.output)
+        )
+
+    def _has_16_bits(self, value: Any) -> bool:
+        """True for a cast from a 16-bit float, or such a cast times or over a number."""
+        maker = self.maker.get(getattr(value, "name", ""))
+        if maker is None or not isinstance(maker.args[0], TensorProxy):
+            return False
+        if maker.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
+            return maker.args[0].dtype in _SIXTEEN_BITS
+        scales = maker.sym.id in (PrimIDs.MUL, PrimIDs.DIV) and not isinstance(maker.args[1], Proxy)
+        return scales and self._has_16_bits(maker.args[0])
 
     def _final_readers(self, value: Proxy) -> Iterator[BoundSymbol]:
         for reader in self.readers.get(value.name, []):
@@ -177,9 +204,13 @@ def _squares(users: _Users, bsym: BoundSymbol) -> bool:
 
 def _caps_before_exp(users: _Users, bsym: BoundSymbol) -> bool:
     """True for c * x if only exponentials are computed from it, with or without sums between."""
+    return _is_cap(bsym) and users.all_read(bsym.output, _ends_in_exp)
+
+
+def _is_cap(bsym: BoundSymbol) -> bool:
+    """True for c * x with a number c that is no larger than caps of logits are."""
     factors = [arg for arg in bsym.args if isinstance(arg, (int, float))]
-    is_cap = bsym.sym.id is PrimIDs.MUL and len(factors) == 1 and abs(factors[0]) <= _LARGEST_CAP
-    return is_cap and users.all_read(bsym.output, _ends_in_exp)
+    return bsym.sym.id is PrimIDs.MUL and len(factors) == 1 and abs(factors[0]) <= _LARGEST_CAP
 
 
 def _ends_in_exp(users: _Users, bsym: BoundSymbol) -> bool:
