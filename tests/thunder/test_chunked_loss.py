@@ -340,6 +340,33 @@ def test_sums_of_chunks_are_rounded_once(of: int, scale: float) -> None:
     assert rms(got - right) <= times * rms(eager - right)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.125, 0.7])
+def test_two_chunks_are_rounded_twice(scale: float) -> None:
+    """Half of the variance once more, and all of it where the loss's gradient is no power of two."""
+    values = operands(400, torch.bfloat16)
+
+    def gradient(function: Function, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        leaves = [v.requires_grad_() if at == 1 else v for at, v in enumerate(values)]
+        (result,) = torch.autograd.grad(function(*leaves) * scale, leaves[1])
+        return result
+
+    right, eager = gradient(plain, widened(values)), gradient(plain, values)
+    for jitted in (jit(plain, strict=True, rematerialization="memory"), jit(plain, loss_rows=200)):
+        got = gradient(jitted, values)
+        assert rms(got - right) <= (1.6 if scale == 0.7 else 1.23) * rms(eager - right)
+
+
+@pytest.mark.parametrize(("width", "rows", "chosen"), [
+    (64, 1152, 576),  # of 576 rows: 1152 bytes a word, and 128; of 512: 1024, and 256 for sums
+    (60, 1152, 512), (64, 1160, 512),
+])  # fmt: skip
+def test_halves_where_they_take_no_more_bytes(width: int, rows: int, chosen: int) -> None:
+    h, w = (torch.randn(n, width).bfloat16().requires_grad_() for n in (rows, 24))
+    jitted = jit(plain, strict=True, rematerialization="memory")
+    jitted(h, w, None, torch.zeros(rows, dtype=torch.long)).backward()
+    assert f"{chosen} rows of the logits at a time" in str(final_traces(jitted)[0])
+
+
 def test_autocast() -> None:
     def function(h: Any, w: Any, b: Any, target: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):

@@ -313,14 +313,14 @@ class CrossEntropy:
         result = as_type(losses, self.logits.dtype)
         return result, lambda g: [(self.logits, self.backward(rows, g, total))]
 
-    def losses(self, at_target: Any = None) -> tuple[Any, Rows]:
+    def losses(self, at_target: Any = None, bound: float | None = None) -> tuple[Any, Rows]:
         """log(sum(exp(x))) - x[target] of each row, times the weight of the target.
 
-        at_target: x[target], if the caller has it.
+        at_target: x[target], if the caller has it. bound: a number to take for each row's maximum.
         """
         x = wide(self.logits)
         at_target = picked(x, self.class_read()) if at_target is None else at_target
-        most = ltorch.amax(x, 1)
+        most = ltorch.amax(x, 1) if bound is None else ltorch.full_like(at_target, bound)
         below = _column(most) - x
         log_sum = ltorch.log(ltorch.sum(ltorch.exp(-below), 1))
         return self.losses_of(most, log_sum, at_target, self.smooth(below))
@@ -372,7 +372,8 @@ class CrossEntropy:
     def row_gradient(self, rows: Rows, softmax: Any) -> Any:
         """softmax - (column is target), weighted and smoothed."""
         classes, kept = softmax.shape[1], 1.0 - self.label_smoothing
-        columns = ltorch.arange(classes, device=softmax.device, dtype=dtypes.int64)
+        kind = dtypes.int32 if self.target.dtype == dtypes.int32 else dtypes.int64
+        columns = ltorch.arange(classes, device=softmax.device, dtype=kind)
         hit = columns == _column(self.target)
         if self.weight is None:
             # A where between two numbers would be float32.

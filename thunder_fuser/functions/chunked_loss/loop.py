@@ -15,8 +15,10 @@ and the backward runs the second: it knows the statistics of whole rows, two num
 
 Note [As exact as eager]. Eager has one product for each gradient: its accumulator is float32, and
 the sum is rounded once. A gradient that is a sum over chunks is added in float32 here, and rounded
-once too. A product of 16-bit floats that writes float32 exists on a GPU only; on a CPU the operands
-of this product are widened.
+once too. Of two chunks the weight's gradient is added in its own type: the second product adds to
+the first one's result before it rounds. So half of the sum is rounded once more, and the float32
+sums, twice as large as the gradient, are neither kept nor read. A product of 16-bit floats that
+writes float32 exists on a GPU only; on a CPU the operands of this product are widened.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from thunder_fuser.functions.chunked_loss.rows import (
 from thunder_fuser.options import Value
 
 _TILE = 64  # a chunk is a multiple of it, where it is that long: tiles of a product
+_TWO = 2  # chunks, of which the weight's gradient needs no float32
 NeedsGradient = tuple[bool, bool, bool]  # whether the hidden state, weight and bias need gradients
 
 
@@ -52,6 +55,15 @@ def chunks(count: int, most: int) -> Iterator[slice]:
     size = min(-(-even // _TILE) * _TILE, most)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
+
+
+def has_wide_sums(count: int, rows: int) -> bool:
+    """Whether the weight's gradient of so many rows is added in the type of the loss; see the note.
+
+    >>> has_wide_sums(8192, 2048), has_wide_sums(8192, 4096)
+    (True, False)
+    """
+    return count > _TWO * rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +93,11 @@ class ChunkedLoss:
         self, h: torch.Tensor, w: torch.Tensor, b: Any, target: torch.Tensor, weight: Any
     ) -> tuple[torch.Tensor, ...]:
         """The loss; the rows' logsumexp, if asked for; the statistics, or the gradients, of which
-        those of the weight and the bias are in float32."""
+        that of the bias and, of many chunks, that of the weight are in float32."""
         wide = loss_type(h)
+        of_w = wide if has_wide_sums(len(h), self.rows) else h.dtype
         has_gradients = any(self.needs) and not self.recomputes
-        gradients = self._empty((h, w, b), (h.dtype, wide, wide)) if has_gradients else []
+        gradients = self._empty((h, w, b), (h.dtype, of_w, wide)) if has_gradients else []
         if h.device.type == "meta":
             return *self._without_data(h, weight), *_present(gradients)
         runs, total = [*chunks(len(h), self.rows)], self._total(h, target, weight)
@@ -143,8 +156,11 @@ class ChunkedLoss:
     def _gradient(
         self, x: torch.Tensor, column: int, target: torch.Tensor, weight: Any, of_rows: NamedTensors
     ) -> torch.Tensor:
-        """The gradient of logits from this column of the rank on, in their memory most often."""
-        first, target = self.options.first + column, target.long()
+        """The gradient of logits from this column of the rank on, in their memory most often.
+
+        The losses found all targets among the classes, so 32 bits hold them.
+        """
+        first, target = self.options.first + column, target.int()
         weights = self._weights(x, column, weight)
         tensors = {"x": x, "target": target - first if first else target, "weight": weights}
         (dx,) = self.kernels.run("gradientOfRows", {**tensors, **of_rows})

@@ -239,6 +239,8 @@ def _match(
     rows = rows_of(call, trains=again or of_w or of_b)
     if not rows:
         return Reject("the policy keeps its logits")
+    if of_w and not again:
+        rows = _or_half(rows, call, h)
     parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]
     before = parts_of_product[: parts_of_product.index(product)]
     return _ProductLoss(
@@ -388,6 +390,16 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
     if rows < 0:
         rows = ROWS[call.logits.device.type] if _pays(policy, trains) else 0
     return rows if rows < call.logits._shape[0] else 0
+
+
+def _or_half(rows: int, call: CrossEntropy, h: Any) -> int:
+    """Half of all rows, if that takes no more bytes: two chunks need no float32 sums of the weight's
+    gradient (loop.py, Note [As exact as eager]). The option `loss_rows` stays as it is."""
+    half = -(-int(call.logits._shape[0]) // 2)
+    with in_force(options_of_jit()):
+        is_free = option("loss_rows") == -1
+    sums = (dtypes.float32.bytes - h.dtype.bytes) * h._shape[-1]  # for a word of the vocabulary
+    return half if is_free and h.dtype.bytes * (half - rows) <= sums else rows
 
 
 def _pays(policy: Policy, trains: bool) -> bool:

@@ -47,6 +47,7 @@ _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
     "div": prims.div,
     "tanh": lambda x, _: prims.tanh(x),
 }
+_LARGEST_BOUND = 40.0
 _EXACTLY_ONE = 1e-12  # what 30 * (1 / 30) may be beside 1
 
 
@@ -110,7 +111,7 @@ class RowKernels:
         """The losses of a chunk, and the statistics of its rows."""
         call = self.options.call(self._values(x)[-1], target, weight)
         at_target = _stepped(picked(x, call.class_read()), self.options.steps)[-1]
-        return _counted(call, *call.losses(at_target))
+        return _counted(call, *call.losses(at_target, self._bound(x)))
 
     def _sums(self, x: Any, target: Any, weight: Any = None) -> list[Any]:
         """Of a rank's columns: the maximum of each row, its sum of exponentials, the logit of its
@@ -162,6 +163,15 @@ class RowKernels:
                 factor *= number if name == "mul" else 1.0 / number
         g = g if abs(factor - 1.0) < _EXACTLY_ONE else prims.mul(g, factor)
         return [as_type(g, x.dtype)]
+
+    def _bound(self, x: Any) -> float | None:
+        """A bound of capped 16-bit logits: with it for their maximum, a row is read once.
+
+        For a cap of 30, exp(x - 30) is at least exp(-60), far above the least float32.
+        """
+        *_, (before, _), (last, cap) = ("", 0.0), ("", 0.0), *self.options.steps
+        is_cap = x.dtype.bytes < float32.bytes and (before, last) == ("tanh", "mul")
+        return cap if is_cap and 0 < cap <= _LARGEST_BOUND else None
 
     def _values(self, x: Any) -> list[Any]:
         """The logits in the type of the computation, before and after each step.

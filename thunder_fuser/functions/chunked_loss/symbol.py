@@ -25,7 +25,11 @@ from thunder.core.symbol import BoundSymbol, Symbol
 
 from thunder_fuser.executors.support.check import ACROSS_RANKS
 from thunder_fuser.executors.support.check import CHUNKED_LOSS as CALLED
-from thunder_fuser.functions.chunked_loss.loop import ChunkedLoss, NeedsGradient
+from thunder_fuser.functions.chunked_loss.loop import (
+    ChunkedLoss,
+    NeedsGradient,
+    has_wide_sums,
+)
 from thunder_fuser.functions.chunked_loss.rows import Options, Steps
 from thunder_fuser.functions.define import Composite, Table, as_type, compute_type
 from thunder_fuser.functions.kernels import KERNELS
@@ -82,10 +86,10 @@ class _Call:
             run, rows = self.run, h.shape[:1]
             shapes = [rows, rows] if weight is None else [rows, rows, rows, ()]
             wide = compute_type(h)
+            kinds = h.dtype, wide if has_wide_sums(h.shape[0], run.rows) else h.dtype, wide
             gradients = [
                 TensorProxy(like=x, dtype=kind)
-                for x, kind, needed in zip((h, w, b), (h.dtype, wide, wide), run.needs, strict=True)
-                if needed
+                for x, kind, needed in zip((h, w, b), kinds, run.needs, strict=True) if needed
             ]
             options, kept = run.options, shapes * run.recomputes
             results = _results_like(h, options.reduction, options.with_sums, *kept)

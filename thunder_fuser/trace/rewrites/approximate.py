@@ -39,6 +39,7 @@ from thunder_fuser.trace.proxies import makes, reads
 
 _SAME = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
 _SUMS = frozenset({PrimIDs.ADD, PrimIDs.SUB})
+_DIFFERENCES = frozenset({PrimIDs.SUB, PrimIDs.NEG})
 _LARGEST_CAP = 64  # its tanh adds an error of 2^-17 to the exponent, as an approximate exp has
 _SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
 
@@ -105,8 +106,8 @@ class _Users:
         if rule is None or not isinstance(leaf.output, TensorProxy):
             return False
         if self._in_full(leaf.output):
-            fades = {PrimIDs.EXP: self._fades, PrimIDs.TANH: self._caps_16_bits}.get(leaf.sym.id)
-            return fades is not None and fades(leaf)
+            fits = {PrimIDs.EXP: self._is_only_summed, PrimIDs.TANH: self._caps_logits}
+            return leaf.sym.id in fits and fits[leaf.sym.id](leaf)
         return rule(self, leaf)
 
     def all_read(self, value: Proxy, *allowed: Callable[[_Users, BoundSymbol], bool]) -> bool:
@@ -130,20 +131,39 @@ class _Users:
         ]
         return dims is not None and bool(sums) and all(sums)
 
-    def _caps_16_bits(self, tanh: BoundSymbol) -> bool:
-        """True for c * tanh(x) of 16-bit x, of which only the maximum and the sum of exponentials
-        beside it are taken."""
+    def _caps_logits(self, tanh: BoundSymbol) -> bool:
+        """True for c * tanh(x) of 16-bit x, of which only the maximum and sums of exponentials are
+        taken."""
         caps = [*self._final_readers(tanh.output)]
-        is_cap = bool(caps) and all(_is_cap(mul) and self._is_only_summed(mul) for mul in caps)
-        return is_cap and self._has_16_bits(tanh.args[0])
+        are_caps = bool(caps) and all(_is_cap(mul) and self._ends_in_sums(mul) for mul in caps)
+        return are_caps and self._has_16_bits(tanh.args[0])
 
-    def _is_only_summed(self, bsym: BoundSymbol) -> bool:
+    def _ends_in_sums(self, bsym: BoundSymbol) -> bool:
         return all(
             reader.sym.id is PrimIDs.AMAX
-            or (reader.sym.id is PrimIDs.EXP and self._fades(reader))
-            or (reader.sym.id in (PrimIDs.SUB, PrimIDs.NEG) and self._is_only_summed(reader))
+            or (reader.sym.id is PrimIDs.EXP and self._is_summed(reader))
+            or (reader.sym.id in _DIFFERENCES and self._ends_in_sums(reader))
             for reader in self._final_readers(bsym.output)
         )
+
+    def _is_only_summed(self, exp: BoundSymbol) -> bool:
+        """True for exp(x - max(x)), or of capped logits, of which only sums are taken."""
+        return self._fades(exp) or (self._is_summed(exp) and self._is_capped(exp.args[0]))
+
+    def _is_summed(self, exp: BoundSymbol) -> bool:
+        readers = [*self._final_readers(exp.output)]
+        return bool(readers) and all(reader.sym.id is PrimIDs.SUM for reader in readers)
+
+    def _is_capped(self, value: Any) -> bool:
+        """True for c * tanh(x) of 16-bit x, or its difference from another value."""
+        maker = self.maker.get(self._same(value))
+        if maker is None:
+            return False
+        if maker.sym.id in _DIFFERENCES:
+            return any(self._is_capped(arg) for arg in maker.args)
+        (factor, *_) = reads(maker) or (None,)
+        tanh = self._made_by(factor, PrimIDs.TANH)
+        return _is_cap(maker) and tanh is not None and self._has_16_bits(tanh.args[0])
 
     def _has_16_bits(self, value: Any) -> bool:
         """True for a cast from a 16-bit float, or such a cast times or over a number."""
