@@ -342,7 +342,7 @@ def test_sums_of_chunks_are_rounded_once(of: int, scale: float) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 0.125, 0.7])
 def test_two_chunks_are_rounded_twice(scale: float) -> None:
-    """Half of the variance once more, and all of it where the loss's gradient is no power of two."""
+    """Half of the sum once more, and all of it where the loss's gradient is no power of two."""
     values = operands(400, torch.bfloat16)
 
     def gradient(function: Function, values: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -393,8 +393,8 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
 
 
 def _or_half(rows: int, call: CrossEntropy, h: Any) -> int:
-    """Half of all rows, if that takes no more bytes: two chunks need no float32 sums of the weight's
-    gradient (loop.py, Note [As exact as eager]). The option `loss_rows` stays as it is."""
+    """Half of all rows, if that takes no more bytes: two chunks need no float32 sums (loop.py, Note
+    [As exact as eager]). The option `loss_rows` stays as it is."""
     half = -(-int(call.logits._shape[0]) // 2)
     with in_force(options_of_jit()):
         is_free = option("loss_rows") == -1
