@@ -39,6 +39,7 @@ from thunder_fuser.segment.candidate import (
     wasted,
 )
 from thunder_fuser.segment.fusion_info import FusionInfo
+from thunder_fuser.segment.join import join
 from thunder_fuser.segment.merge import (
     CYCLE,
     Groups,
@@ -81,7 +82,7 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
         candidates = [whole]
     if any(acceptance.refusals(candidate) for candidate in candidates):
         candidates = each_alone(acceptance)
-    candidates = _ordered(acceptance, candidates)
+    candidates = _ordered(acceptance, join(acceptance, candidates))
     return planned(acceptance, candidates, _refusals(groupings[best], candidates))
 
 
