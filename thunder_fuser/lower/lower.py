@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
@@ -33,7 +32,7 @@ from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
+from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, products, values
 from thunder_fuser.lower import kernel as nodes
@@ -110,17 +109,19 @@ def _side_by_side(kernels: Sequence[nodes.Kernel], scheduled: ScheduledFusion) -
     32 blocks:  i_o = blockIdx.x; ...      ->  if (block < 128) i_o = block; ...
                                                else i_o = block - 128; ...
     """
-    ends = [*accumulate(kernel.grid[0] for kernel in kernels)]
-    starts = [const(sized(f"blocks{at}", end)) for at, end in enumerate([0, *ends[:-1]])]
-    block, body = symbol("block", 0, ends[-1] - 1), tuple[nodes.Statement, ...]()
-    for kernel, start, end in reversed([*zip(kernels, starts, [*starts[1:], None], strict=True)]):
-        own = nodes.rewritten(kernel.body, partial(_at_block, block - start))
-        body = own if end is None else (nodes.If(block.lt(end), own, body),)
+    end, rest = sum(kernel.grid[0] for kernel in kernels), tuple[nodes.Statement, ...]()
+    grid, block = (end, kernels[0].grid[1]), symbol("block", 0, end - 1)
+    for at, kernel in reversed([*enumerate(kernels)]):
+        start = end - kernel.grid[0]
+        number = partial(_with_block, block - sized(f"blocks{at}", start))
+        body = nodes.rewritten(kernel.body, number)
+        rest = (nodes.If(block.lt(sized(f"blocks{at + 1}", end)), body, rest),) if rest else body
+        end = start
     return replace(
         kernels[0],
         parameters=_parameters(scheduled.part),
-        body=(nodes.Let("block", None, nodes.Coordinate(ParallelType.BIDX)), *body),
-        grid=(ends[-1], kernels[0].grid[1]),
+        body=(nodes.Let("block", None, nodes.Coordinate(ParallelType.BIDX)), *rest),
+        grid=grid,
         smem_bytes=max(kernel.smem_bytes for kernel in kernels),
         wide_index=any(kernel.wide_index for kernel in kernels),
         work=sum(kernel.work for kernel in kernels),
@@ -129,11 +130,12 @@ def _side_by_side(kernels: Sequence[nodes.Kernel], scheduled: ScheduledFusion) -
     )
 
 
-def _at_block(block: Scalar, statement: nodes.Statement) -> nodes.Statement:
-    """The statement, which reads this number of a block instead of its own."""
+def _with_block(number: Scalar, statement: nodes.Statement) -> nodes.Statement:
+    """The statement, with this number of the block instead of the hardware's."""
     own = nodes.Coordinate(ParallelType.BIDX)
-    is_number = isinstance(statement, nodes.Let) and statement.value == own
-    return replace(statement, value=block) if is_number else statement
+    if isinstance(statement, nodes.Let) and statement.value == own:
+        return replace(statement, value=number)
+    return statement
 
 
 def _parameters(part: Part) -> tuple[nodes.Parameter, ...]:

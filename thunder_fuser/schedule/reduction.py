@@ -73,7 +73,6 @@ class Rows(KernelMatch):
 
     chunk: if not 0, each block reduces a run of so many elements, and the results are partial.
     plane: the elements of the innermost reduced axes, with no kept axis between them in memory.
-    beside: the results of other blocks of the same launch (joined.py).
     """
 
     takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
@@ -81,7 +80,6 @@ class Rows(KernelMatch):
     inner: bool
     chunk: int = 0
     plane: int = 0
-    beside: int = 0
 
     @classmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | NoMatch:

@@ -9,7 +9,7 @@ found.schedule(alignment)               ->  ScheduledFusion
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -71,10 +71,14 @@ class Match(ABC):
 
 @dataclass(frozen=True)
 class KernelMatch(Match):
-    """A part that becomes a kernel, and the axes that it keeps and reduces, in memory order."""
+    """A part that becomes a kernel, and the axes that it keeps and reduces, in memory order.
+
+    beside: the results of other blocks of the same launch (joined.py).
+    """
 
     kept: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    beside: int = field(default=0, kw_only=True)
 
     makes_kernel = True
     takes_no: ClassVar[tuple[OpKind, ...]]

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan -> the same with fewer launches: products of the same few rows share one.
+"""A plan -> the same with fewer launches: each kernel keeps its blocks (schedule/joined.py).
 
-    segment 0: T8 = linear(T0, T1); segment 1: T9 = rope(T8); segment 2: T10 = linear(T0, T2)
-->  segment 0: T8 = linear(T0, T1), T10 = linear(T0, T2); segment 1: T9 = rope(T8)
+Products of the same few rows share a launch, and so does short pointwise work that reads them:
 
-Each product keeps its blocks and its loops (schedule/joined.py). None may need another one.
+    segment 0: T8 = linear(T0, T1)                    segment 0: T8 = linear(T0, T1)
+    segment 1: T9 = rope(T8: [1, 32, 64])                        T10 = linear(T0, T2)
+    segment 2: T10 = linear(T0, T2)              ->   segment 1: T9 = rope(T8: [1, 32, 64])
+    segment 3: T11 = rope(T10: [1, 8, 64])                       T11 = rope(T10: [1, 8, 64])
+
+None of them may need another one. All other plans stay as they are.
 """
 
 from __future__ import annotations
 
 from itertools import combinations
 
+from thunder_fuser.schedule.joined import Joined
+from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Reduction, rows_of_product
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.acyclic import Order
@@ -18,26 +24,40 @@ from thunder_fuser.segment.candidate import Candidate, external, owners
 
 
 def join(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
-    """The plan with joined products, in an order in which it can run."""
-    owner = owners(candidates)
+    """The plan with joined kernels, in an order in which it can run; on a CPU none are."""
+    before: list[Candidate] = []
+    while len(before) != len(candidates) and not acceptance.info.target.is_cpu:
+        before, candidates = candidates, _joined(acceptance, candidates)
+    return candidates
+
+
+def _joined(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates, in which those of a line are one if a scheduler takes them together."""
+    owner, groups = owners(candidates), dict(enumerate(candidates))
     reads = [external(acceptance.info, one.exprs) for one in candidates]
     order = Order([[owner[name] for name in names if name in owner] for names in reads])
-    groups = dict(enumerate(candidates))
-    for line in _products(acceptance, candidates).values():
-        for a, b in combinations(line, 2):
-            a, b = sorted((order.find(a), order.find(b)))
+    for line in _lines(acceptance, candidates):
+        for pair in combinations(line, 2):
+            a, b = sorted(map(order.find, pair))
             both = Candidate(groups[a].exprs | groups[b].exprs, groups[a].stores | groups[b].stores)
             if a != b and acceptance.joins(both) and order.merge(a, b):
                 groups[a] = both
     return [groups[at] for at in order.groups()]
 
 
-def _products(acceptance: Acceptance, candidates: list[Candidate]) -> dict[str, list[int]]:
-    """The products of few rows, by the inputs that may be their rows."""
-    found: dict[str, list[int]] = {}
-    for at, candidate in enumerate(candidates):
-        match = acceptance.ask(candidate)
-        if isinstance(match, Reduction) and not match.target.is_cpu:
+def _lines(acceptance: Acceptance, candidates: list[Candidate]) -> list[list[int]]:
+    """The numbers of products of the same rows, and of pointwise readers of one joined kernel."""
+    matches = [acceptance.ask(one) for one in candidates]
+    maker = {
+        name: one for one, match in zip(candidates, matches, strict=True) for name in one.stores
+        if isinstance(match, Joined)
+    }  # fmt: skip
+    lines: dict[str | Candidate, list[int]] = {}
+    for at, match in enumerate(matches):
+        if isinstance(match, Reduction):
             for name in sorted(rows_of_product(match)[1]):
-                found.setdefault(name, []).append(at)
-    return found
+                lines.setdefault(name, []).append(at)
+        elif isinstance(match, Pointwise):
+            for one in dict.fromkeys(maker[n] for n in match.part.inputs if n in maker):
+                lines.setdefault(one, []).append(at)
+    return [*lines.values()]
