@@ -21,7 +21,7 @@ from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.schedule.pointwise import THREADS, Pointwise
+from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.products import Products
 from thunder_fuser.schedule.reduction import Reduction, rows_of_product
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -69,14 +69,14 @@ class Joined(KernelMatch):
 
 def _match(part: Part, target: Target, options: CompileOptions) -> KernelMatch | None:
     """The match of a part that may be a piece: a product along the fastest axis in memory, or
-    pointwise work with a thread for each element and a block for each SM at most."""
+    pointwise work of one wave of blocks at most."""
     for scheduler in (Products, Reduction, Pointwise):
         match = scheduler.match(part, target, options)
         if isinstance(match, Reduction):
             return match if match.inner and rows_of_product(match)[0] else None
         if isinstance(match, Pointwise):
             elements = prod(part.tensors[part.outputs[0]].sizes)
-            return match if elements <= target.sm_count * THREADS else None
+            return match if elements <= target.sm_count * target.max_threads_per_sm else None
     return None
 
 
