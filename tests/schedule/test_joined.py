@@ -208,8 +208,8 @@ def test_kernels_compile() -> None:
     """For the architectures of an A100 and an H200. The last one has more products than an int."""
     large = products([meta(8, 4096), meta(128256, 4096), meta(600000, 4096)])
     wide = products([meta(2, 4096), meta(4096, 4096), meta(1024, 4096), meta(1024, 4096)])
-    for made in (*(projected(rows) for rows in (1, 2, 4, 8)), of_llama(1), of_llama(8), wide, large):
-        fd, values = made
+    of_models = [make(rows) for make in (projected, of_llama) for rows in (1, 2, 4, 8)]
+    for fd, values in (*of_models, wide, large):
         for target in ("h200", "a100"):
             check_sources([*fd.sources(values, target=target)], "this test")
     compile_waiting()
@@ -219,7 +219,7 @@ def test_no_schedule_is_given_and_none_is_tuned() -> None:
     fd, values = projected(1)
     made, _ = scheduled((fd, values), H200)
     assert [*neighbours(made)] == []
-    with pytest.raises(GivenScheduleError, match="a segment with one schedule"):
+    with pytest.raises(GivenScheduleError, match="a kernel and one schedule, got joined"):
         fd.schedules(values, target="h200", schedules={0: str(made)})
 
 
@@ -260,6 +260,18 @@ def test_as_exact_as_float64(values: Values, repeatable: bool) -> None:
     for one, weight in zip(made, weights, strict=True):
         assert one.dtype is values[0].dtype
         check(one, x @ weight.t(), x.shape[-1])
+
+
+@pytest.mark.parametrize("k", [520, 20000])
+def test_repeatable_bits_do_not_depend_on_the_launch(k: int) -> None:
+    """Long rows are summed by clusters, whose barriers are in the branches."""
+    values = [rand(2, k), *(rand((1 << 16) // k + at, k, seed=at) for at in (9, 40))]
+    with options(repeatable=True):
+        assert names(products(values), "emulator") == ["joined"]
+        together = products(values)[0].execute(values, target="emulator")
+        for one, weight in zip(together, values[1:], strict=True):
+            alone = [values[0], weight]
+            assert torch.equal(one, products(alone)[0].execute(alone, target="emulator")[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -185,9 +185,6 @@ def given_schedule(
 ) -> ScheduledFusion:
     """The schedule that a text or a function gives; GivenScheduleError unless it is legal."""
     default = match.schedule(alignment)
-    if default.pieces:
-        expected, got = "a segment with one schedule", f"{match.name}, of {len(default.pieces)}"
-        raise GivenScheduleError("schedules", expected=expected, got=got)
     s = Schedule(default)
     try:
         if isinstance(source, str):

@@ -37,6 +37,7 @@ class Joined(KernelMatch):
 
     name = "joined"
     takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
+    takes_schedules = False
 
     pieces: tuple[KernelMatch, ...]
 

@@ -57,6 +57,7 @@ class Match(ABC):
 
     name: ClassVar[str]
     makes_kernel: ClassVar[bool] = False  # else torch runs the part
+    takes_schedules: ClassVar[bool] = False  # that a user gives
 
     @classmethod
     @abstractmethod
@@ -80,7 +81,7 @@ class KernelMatch(Match):
     reduced: tuple[str, ...] = ()
     beside: int = field(default=0, kw_only=True)
 
-    makes_kernel = True
+    makes_kernel = takes_schedules = True
     takes_no: ClassVar[tuple[OpKind, ...]]
 
     @classmethod

@@ -25,18 +25,19 @@ from thunder_fuser.segment.candidate import Candidate, external, owners
 
 def join(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
     """The plan with joined kernels, in an order in which it can run; on a CPU none are."""
-    before: list[Candidate] = []
-    while len(before) != len(candidates) and not acceptance.info.target.is_cpu:
-        before, candidates = candidates, _joined(acceptance, candidates)
-    return candidates
+    lines = [] if acceptance.info.target.is_cpu else _lines(acceptance, candidates)
+    joined = _joined(acceptance, candidates, lines) if lines else candidates
+    return join(acceptance, joined) if len(joined) < len(candidates) else candidates
 
 
-def _joined(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
+def _joined(
+    acceptance: Acceptance, candidates: list[Candidate], lines: list[list[int]]
+) -> list[Candidate]:
     """The candidates, in which those of a line are one if a scheduler takes them together."""
     owner, groups = owners(candidates), dict(enumerate(candidates))
     reads = [external(acceptance.info, one.exprs) for one in candidates]
     order = Order([[owner[name] for name in names if name in owner] for names in reads])
-    for line in _lines(acceptance, candidates):
+    for line in lines:
         for pair in combinations(line, 2):
             a, b = sorted(map(order.find, pair))
             both = Candidate(groups[a].exprs | groups[b].exprs, groups[a].stores | groups[b].stores)
@@ -60,4 +61,4 @@ def _lines(acceptance: Acceptance, candidates: list[Candidate]) -> list[list[int
         elif isinstance(match, Pointwise):
             for one in dict.fromkeys(maker[n] for n in match.part.inputs if n in maker):
                 lines.setdefault(one, []).append(at)
-    return [*lines.values()]
+    return [line for line in lines.values() if len(line) > 1]

@@ -15,7 +15,8 @@ a price for arithmetic (candidate.py). Schedulers see every expression of a segm
 5. A value is recomputed where that costs less than moving it (refine.py).
 6. A small plan is searched for a better one (refine.py).
 7. If no scheduler takes some segment after all, each expression gets a segment of its own.
-8. Segments are ordered so that few bytes of intermediates are alive. While communication runs,
+8. Products of the same few rows share a launch (join.py).
+9. Segments are ordered so that few bytes of intermediates are alive. While communication runs,
    kernels run that do not need its result (run_order.py).
 """
 
