@@ -109,8 +109,9 @@ def _side_by_side(kernels: Sequence[nodes.Kernel], scheduled: ScheduledFusion) -
     32 blocks:  i_o = blockIdx.x; ...      ->  if (block < 128) i_o = block; ...
                                                else i_o = block - 128; ...
     """
-    end, rest = sum(kernel.grid[0] for kernel in kernels), tuple[nodes.Statement, ...]()
-    grid, block = (end, kernels[0].grid[1]), symbol("block", 0, end - 1)
+    assert len({(kernel.threads, kernel.cluster) for kernel in kernels}) == 1
+    end = blocks = sum(kernel.grid[0] for kernel in kernels)
+    block, rest = symbol("block", 0, blocks - 1), tuple[nodes.Statement, ...]()
     for at, kernel in reversed([*enumerate(kernels)]):
         start = end - kernel.grid[0]
         number = partial(_with_block, block - sized(f"blocks{at}", start))
@@ -121,7 +122,7 @@ def _side_by_side(kernels: Sequence[nodes.Kernel], scheduled: ScheduledFusion) -
         kernels[0],
         parameters=_parameters(scheduled.part),
         body=(nodes.Let("block", None, nodes.Coordinate(ParallelType.BIDX)), *rest),
-        grid=grid,
+        grid=(blocks, kernels[0].grid[1]),
         smem_bytes=max(kernel.smem_bytes for kernel in kernels),
         wide_index=any(kernel.wide_index for kernel in kernels),
         work=sum(kernel.work for kernel in kernels),
