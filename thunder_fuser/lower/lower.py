@@ -133,8 +133,7 @@ def _side_by_side(kernels: Sequence[nodes.Kernel], scheduled: ScheduledFusion) -
 
 def _with_block(number: Scalar, statement: nodes.Statement) -> nodes.Statement:
     """The statement, with this number of the block instead of the hardware's."""
-    own = nodes.Coordinate(ParallelType.BIDX)
-    if isinstance(statement, nodes.Let) and statement.value == own:
+    if isinstance(statement, nodes.Let) and statement.value == nodes.Coordinate(ParallelType.BIDX):
         return replace(statement, value=number)
     return statement
 

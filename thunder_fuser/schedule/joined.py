@@ -32,7 +32,7 @@ MOST_PIECES = 8  # more would be a long text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Joined(KernelMatch):
+class JoinedKernels(KernelMatch):
     """Kernels that do not read each other. pieces: the match of each."""
 
     name = "joined"
@@ -42,7 +42,7 @@ class Joined(KernelMatch):
     pieces: tuple[KernelMatch, ...]
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Joined | NoMatch:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> JoinedKernels | NoMatch:
         parts = pieces_of(part)
         if target.is_cpu or not 1 < len(parts) <= MOST_PIECES:
             return NoMatch(cls.name, f"{len(parts)} pieces that do not need each other")
@@ -60,12 +60,12 @@ class Joined(KernelMatch):
         """The schedule of each piece: plain sums, if one is not aligned for tensor cores."""
         total = sum(piece.kept_size for piece in self.pieces)
         pieces = [replace(piece, beside=total - piece.kept_size) for piece in self.pieces]
-        made = [piece.schedule(alignment) for piece in pieces]
-        if len({one.params.scheduler for one in made}) > 1:
+        schedules = [piece.schedule(alignment) for piece in pieces]
+        if len({each.params.scheduler for each in schedules}) > 1:
             sums = [piece.as_sum for piece in pieces if isinstance(piece, Products)]
-            made = [piece.schedule(alignment) for piece in sums]
-        params = replace(made[0].params, scheduler=self.name)
-        return replace(self.scheduled((params, ()), alignment), pieces=tuple(made))
+            schedules = [piece.schedule(alignment) for piece in sums]
+        params = replace(schedules[0].params, scheduler=self.name)
+        return replace(self.scheduled((params, ()), alignment), pieces=tuple(schedules))
 
 
 def _match(part: Part, target: Target, options: CompileOptions) -> KernelMatch | None:

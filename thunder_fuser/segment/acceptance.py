@@ -17,7 +17,7 @@ from thunder_fuser.analysis.domain_map import rows_and_groups
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.schedule.joined import Joined
+from thunder_fuser.schedule.joined import JoinedKernels
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.registry import find_match
 from thunder_fuser.schedule.scheduler import MAX_PLACES, Match, NoMatch
@@ -59,8 +59,8 @@ class Acceptance:
     def joins(self, candidate: Candidate) -> bool:
         """True if parts of a candidate can share a launch; `ask` knows the match then."""
         known = self._own_refusals(candidate.exprs)
-        match = Joined.match(self.part(candidate), self.info.target, self.options)
-        if known or not isinstance(match, Joined):
+        match = JoinedKernels.match(self.part(candidate), self.info.target, self.options)
+        if known or not isinstance(match, JoinedKernels):
             return False
         self._asked[candidate] = match
         return True

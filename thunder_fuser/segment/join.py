@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from thunder_fuser.schedule.joined import Joined
+from thunder_fuser.schedule.joined import JoinedKernels
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Reduction, rows_of_product
 from thunder_fuser.segment.acceptance import Acceptance
@@ -35,7 +35,7 @@ def _joined(
 ) -> list[Candidate]:
     """The candidates, in which those of a line are one if a scheduler takes them together."""
     owner, groups = owners(candidates), dict(enumerate(candidates))
-    reads = [external(acceptance.info, one.exprs) for one in candidates]
+    reads = [external(acceptance.info, candidate.exprs) for candidate in candidates]
     order = Order([[owner[name] for name in names if name in owner] for names in reads])
     for line in lines:
         for pair in combinations(line, 2):
@@ -48,17 +48,17 @@ def _joined(
 
 def _lines(acceptance: Acceptance, candidates: list[Candidate]) -> list[list[int]]:
     """The numbers of products of the same rows, and of pointwise readers of one joined kernel."""
-    matches = [acceptance.ask(one) for one in candidates]
+    matches = [acceptance.ask(candidate) for candidate in candidates]
     maker = {
-        name: one for one, match in zip(candidates, matches, strict=True) for name in one.stores
-        if isinstance(match, Joined)
+        name: at for at, match in enumerate(matches) for name in candidates[at].stores
+        if isinstance(match, JoinedKernels)
     }  # fmt: skip
-    lines: dict[str | Candidate, list[int]] = {}
+    lines: dict[str | int, list[int]] = {}
     for at, match in enumerate(matches):
         if isinstance(match, Reduction):
             for name in sorted(rows_of_product(match)[1]):
                 lines.setdefault(name, []).append(at)
         elif isinstance(match, Pointwise):
-            for one in dict.fromkeys(maker[n] for n in match.part.inputs if n in maker):
-                lines.setdefault(one, []).append(at)
+            for joined in dict.fromkeys(maker[n] for n in match.part.inputs if n in maker):
+                lines.setdefault(joined, []).append(at)
     return [line for line in lines.values() if len(line) > 1]
