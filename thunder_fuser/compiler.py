@@ -266,10 +266,10 @@ def schedule(
 
     source: a text or a function that schedules it; ScheduleError if that is not legal.
     """
+    if source is not None and not segment.scheduler.takes_schedules:
+        expected = "a segment with a kernel and one schedule"
+        raise GivenScheduleError("schedules", expected=expected, got=segment.scheduler.name)
     if not segment.scheduler.makes_kernel:
-        if source is not None:
-            expected = "a segment with a kernel"
-            raise GivenScheduleError("schedules", expected=expected, got=segment.scheduler.name)
         return None
     part, names = canonical(segment.part)
     taken = dict(segment.part.overwrites)

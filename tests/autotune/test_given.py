@@ -341,7 +341,7 @@ def test_a_torch_call_has_none() -> None:
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.matmul(fd.from_pytorch(x), fd.from_pytorch(x)))
     assert fd.schedules([x, x]) == (None,)
-    with pytest.raises(ScheduleError, match="expected a segment with a kernel, got expr_eval"):
+    with pytest.raises(ScheduleError, match="a kernel and one schedule, got expr_eval"):
         fd.execute([x, x], schedules={0: two_passes})
 
 

@@ -40,6 +40,27 @@ def test_as_exact_as_torch(n: int, k: int, rows: int, dtype: torch.dtype, offset
     assert torch.equal(made, again) and errors[0] <= 1.5 * errors[1] + 1e-6 * k**0.5
 
 
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "odd"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+@pytest.mark.parametrize("k", [512, 2048, 4096])
+def test_several_products_in_one_launch(k: int, rows: int, offset: int) -> None:
+    """As exact as torch, the same bits again."""
+    torch.manual_seed(0)
+    kind = {"dtype": torch.bfloat16, "device": "cuda"}
+    values = [torch.randn(rows, k, **kind)]
+    for n in (k, k // 4 + 129, k // 4):
+        values.append(torch.randn(n * k + offset, **kind)[offset:].view(n, k))
+    with FusionDefinition() as fd:
+        x, *weights = map(fd.from_pytorch, values)
+        for weight in weights:
+            fd.add_output(fd.ops.linear(x, weight))
+    assert [one.scheduler.name for one in fd.plan(values, target="h200").segments] == ["joined"]
+    for made, again, weight in zip(fd.execute(values), fd.execute(values), values[1:], strict=True):
+        exact, usual = F.linear(values[0].double(), weight.double()), F.linear(values[0], weight)
+        errors = [float((value.double() - exact).abs().max()) for value in (made, usual)]
+        assert torch.equal(made, again) and errors[0] <= 1.5 * errors[1] + 1e-6 * k**0.5
+
+
 @pytest.mark.parametrize("graphs", [False, True], ids=["calls", "graphs"])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_tokens_as_eager(batch: int, graphs: bool) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from benchmarks.decode.tokens import SMALL, Llama, make
 from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.explain import report
 
 Call = Callable[..., torch.Tensor]
 ROW, ROWS = rand(1, 1, 256), rand(3, 256)
@@ -140,3 +142,13 @@ def test_tokens_as_eager() -> None:
     assert greedy(jitted, model, 12) == greedy(model, model, 12)
     assert thunder.cache_misses(jitted) == 1
     assert left_to_torch("linear") == 2 * SMALL.layers  # k and v, whose weights are small
+
+
+def test_a_layer_has_few_launches() -> None:
+    """q, k and v are one kernel, and so are the rotary embeddings of q and k."""
+    sizes = replace(SMALL, width=512, heads=8)
+    model = make(sizes, 2, torch.device("cpu")).float()
+    jitted = jit(model)
+    assert greedy(jitted, model, 2) == greedy(model, model, 2)
+    first, *others = (one.schedulers for one in report(jitted).fusions)
+    assert first.count("joined") == 2 and [one.count("joined") for one in others] == [2, 0]

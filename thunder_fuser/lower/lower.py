@@ -21,8 +21,9 @@ value is put into the outermost scope with the loop variables of its index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
@@ -31,7 +32,8 @@ from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.ir.scalar import Scalar, conjunction
+from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
+from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, products, values
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.context import Context
@@ -51,7 +53,9 @@ MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
 def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     """The kernel of a schedule; ScheduleError if it needs too much shared memory or stack."""
     is_cpu = scheduled.target.is_cpu
-    unfinished = kernel_of(Context(with_free_sizes(scheduled)), name)
+    pieces = scheduled.pieces or (scheduled,)
+    kernels = [kernel_of(Context(with_free_sizes(piece)), name) for piece in pieces]
+    unfinished = _side_by_side(kernels, scheduled) if scheduled.pieces else kernels[0]
     kernel = verify_kernel(run_passes(unfinished, is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
     taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes
@@ -96,6 +100,42 @@ def kernel_of(ctx: Context, name: str) -> nodes.Kernel:
         params.blocks,
         tuple(state.checks),
     )
+
+
+def _side_by_side(kernels: Sequence[nodes.Kernel], scheduled: ScheduledFusion) -> nodes.Kernel:
+    """The kernel whose blocks are divided among these.
+
+    128 blocks: i_o = blockIdx.x; ...          block = blockIdx.x
+    32 blocks:  i_o = blockIdx.x; ...      ->  if (block < 128) i_o = block; ...
+                                               else i_o = block - 128; ...
+    """
+    assert len({(kernel.threads, kernel.cluster) for kernel in kernels}) == 1
+    end = blocks = sum(kernel.grid[0] for kernel in kernels)
+    block, rest = symbol("block", 0, blocks - 1), tuple[nodes.Statement, ...]()
+    for at, kernel in reversed([*enumerate(kernels)]):
+        start = end - kernel.grid[0]
+        number = partial(_with_block, block - sized(f"blocks{at}", start))
+        body = nodes.rewritten(kernel.body, number)
+        rest = (nodes.If(block.lt(sized(f"blocks{at + 1}", end)), body, rest),) if rest else body
+        end = start
+    return replace(
+        kernels[0],
+        parameters=_parameters(scheduled.part),
+        body=(nodes.Let("block", None, nodes.Coordinate(ParallelType.BIDX)), *rest),
+        grid=(blocks, kernels[0].grid[1]),
+        smem_bytes=max(kernel.smem_bytes for kernel in kernels),
+        wide_index=any(kernel.wide_index for kernel in kernels),
+        work=sum(kernel.work for kernel in kernels),
+        comment=str(scheduled.params),
+        checks=tuple(check for kernel in kernels for check in kernel.checks),
+    )
+
+
+def _with_block(number: Scalar, statement: nodes.Statement) -> nodes.Statement:
+    """The statement, with this number of the block instead of the hardware's."""
+    if isinstance(statement, nodes.Let) and statement.value == nodes.Coordinate(ParallelType.BIDX):
+        return replace(statement, value=number)
+    return statement
 
 
 def _parameters(part: Part) -> tuple[nodes.Parameter, ...]:

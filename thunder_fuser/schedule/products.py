@@ -71,18 +71,24 @@ class Products(Reduction):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         """The schedule above; that of any sum where memory is not aligned for vectors."""
         if not all(self._is_aligned(total, alignment) for total in self.part.reductions):
-            fields = self.part, self.target, self.options, self.kept, self.reduced
-            return Reduction(*fields, inner=self.inner, plane=self.plane).schedule(alignment)
+            return self.as_sum.schedule(alignment)
         s, y = Transforms(self.domain), OF_SHORT if self.reduced_size <= SHORT else ROW_THREADS
         block, column = s.split(self.kept[0], COLUMNS)
         _, row = s.split(s.merge(self.kept[1:]), y)
         s.bind(BIDX=block, TIDX=column, TIDY=row)
         # Where an SM has one block, or few warps, each has more bytes under way.
-        is_alone = s.extent(block) <= self.target.sm_count
+        columns = (self.kept_size + self.beside) // size_of(self.part, self.kept[1:])
+        is_alone = columns <= self.target.sm_count * COLUMNS
         params = HeuristicParams(
             self.name, threads=(COLUMNS, y), unroll=2 if is_alone or y == OF_SHORT else 1
         )
         return self.scheduled((params, tuple(s.applied)), alignment)
+
+    @property
+    def as_sum(self) -> Reduction:
+        """The match of a plain sum."""
+        fields = self.part, self.target, self.options, self.kept, self.reduced
+        return Reduction(*fields, inner=self.inner, plane=self.plane, beside=self.beside)
 
     def _is_aligned(self, total: OpRecord, alignment: dict[str, int]) -> bool:
         operands = matrices_of(self.part, total)

@@ -186,9 +186,10 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         row = row_of(match.reduced_size, match.target, match.chunk, plane=match.plane)
         return inner_with(match, alignment, row.threads, cluster=row.cluster, width=row.width)
     columns = match.chunk or match.reduced_size
-    if rows := _rows_of_product(match):
+    if rows := rows_of_product(match)[0]:
         x = 1 << (-(-columns // (PRODUCT_SHARE * rows)) - 1).bit_length()
-        x *= 1 + (match.kept_size < FEW_RESULTS * rows * match.target.sm_count)
+        results = match.kept_size + match.beside
+        x *= 1 + (results < FEW_RESULTS * rows * match.target.sm_count)
         x = min(max(x, 8), PRODUCT_THREADS[rows > 1])
         return inner_with(match, alignment, (x, 256 // x))
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
@@ -203,18 +204,19 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
     return inner_with(match, alignment, (x, block // x), shifted=shifted)
 
 
-def _rows_of_product(match: Rows) -> int:
-    """The rows of a product of few rows, x[m, k] * w[n, k] summed over k; 0 for other sums."""
+def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
+    """The rows of a product of few rows, x[m, k] * w[n, k] summed over k, and the inputs that may
+    be x; (0, none) for other sums."""
     part, reduced = match.part, set(match.reduced)
     read = [name for name in part.inputs if reduced <= set(part.axes(name))]
     if match.passes > 1 or match.chunk or not read:
-        return 0
+        return 0, frozenset()
     kept, largest = set(match.kept), max(read, key=part.bytes_of)
     rows = size_of(part, kept.difference(part.axes(largest)))
     others = (n for n in part.inputs if n != largest and not kept <= set(part.axes(n)))
     elements = rows * match.reduced_size  # of the rows, which may be reshaped to their axes
-    is_product = any(size_of(part, part.axes(name)) == elements for name in others)
-    return rows if is_product and rows <= LONGEST_SHARED else 0
+    names = frozenset(n for n in others if size_of(part, part.axes(n)) == elements)
+    return (rows, names) if names and rows <= LONGEST_SHARED else (0, frozenset())
 
 
 def inner_with(

@@ -104,6 +104,7 @@ class ScheduledFusion:
     """A part, the transforms of its axes, its persistent buffers, and its tile.
 
     rows: the kept axes that are the rows of a group, if a block reduces groups (nested.py).
+    pieces: the schedules among which the blocks are divided, if there are several (joined.py).
     """
 
     part: Part
@@ -117,6 +118,7 @@ class ScheduledFusion:
     persistent: tuple[PersistentBuffer, ...] = ()
     tile: Tile | None = None
     rows: tuple[str, ...] = ()
+    pieces: tuple[ScheduledFusion, ...] = ()
 
     @cached_property
     def axes(self) -> Domain:
@@ -146,6 +148,8 @@ class ScheduledFusion:
         return replay(tuple(axes), self.transforms)
 
     def __str__(self) -> str:
+        if self.pieces:
+            return "\n".join(map(str, self.pieces))
         lines = [f"def schedule(s):  # {self.params}"]
         lines += [f"    s.{_transform_text(t)}" for t in self.transforms]
         if self.params.blocks:

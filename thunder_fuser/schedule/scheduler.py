@@ -9,7 +9,7 @@ found.schedule(alignment)               ->  ScheduledFusion
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -57,6 +57,7 @@ class Match(ABC):
 
     name: ClassVar[str]
     makes_kernel: ClassVar[bool] = False  # else torch runs the part
+    takes_schedules: ClassVar[bool] = False  # that a user gives
 
     @classmethod
     @abstractmethod
@@ -71,12 +72,16 @@ class Match(ABC):
 
 @dataclass(frozen=True)
 class KernelMatch(Match):
-    """A part that becomes a kernel, and the axes that it keeps and reduces, in memory order."""
+    """A part that becomes a kernel, and the axes that it keeps and reduces, in memory order.
+
+    beside: the results of other blocks of the same launch (joined.py).
+    """
 
     kept: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
+    beside: int = field(default=0, kw_only=True)
 
-    makes_kernel = True
+    makes_kernel = takes_schedules = True
     takes_no: ClassVar[tuple[OpKind, ...]]
 
     @classmethod

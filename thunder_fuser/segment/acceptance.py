@@ -17,6 +17,7 @@ from thunder_fuser.analysis.domain_map import rows_and_groups
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import names_of
+from thunder_fuser.schedule.joined import JoinedKernels
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.registry import find_match
 from thunder_fuser.schedule.scheduler import MAX_PLACES, Match, NoMatch
@@ -54,6 +55,15 @@ class Acceptance:
             context = self.info.target, self.options
             self._asked[candidate] = known or find_match(self.part(candidate), *context)
         return self._asked[candidate]
+
+    def joins(self, candidate: Candidate) -> bool:
+        """True if parts of a candidate can share a launch; `ask` knows the match then."""
+        known = self._own_refusals(candidate.exprs)
+        match = JoinedKernels.match(self.part(candidate), self.info.target, self.options)
+        if known or not isinstance(match, JoinedKernels):
+            return False
+        self._asked[candidate] = match
+        return True
 
     def _own_refusals(self, exprs: Set[int]) -> tuple[NoMatch, ...]:
         """Why the segmenter itself refuses the segment: a boundary inside, or too many ops."""

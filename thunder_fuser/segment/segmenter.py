@@ -15,7 +15,8 @@ a price for arithmetic (candidate.py). Schedulers see every expression of a segm
 5. A value is recomputed where that costs less than moving it (refine.py).
 6. A small plan is searched for a better one (refine.py).
 7. If no scheduler takes some segment after all, each expression gets a segment of its own.
-8. Segments are ordered so that few bytes of intermediates are alive. While communication runs,
+8. Products of the same few rows share a launch (join.py).
+9. Segments are ordered so that few bytes of intermediates are alive. While communication runs,
    kernels run that do not need its result (run_order.py).
 """
 
@@ -39,6 +40,7 @@ from thunder_fuser.segment.candidate import (
     wasted,
 )
 from thunder_fuser.segment.fusion_info import FusionInfo
+from thunder_fuser.segment.join import join
 from thunder_fuser.segment.merge import (
     CYCLE,
     Groups,
@@ -81,7 +83,7 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
         candidates = [whole]
     if any(acceptance.refusals(candidate) for candidate in candidates):
         candidates = each_alone(acceptance)
-    candidates = _ordered(acceptance, candidates)
+    candidates = _ordered(acceptance, join(acceptance, candidates))
     return planned(acceptance, candidates, _refusals(groupings[best], candidates))
 
 

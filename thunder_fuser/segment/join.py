@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan -> the same with fewer launches: each kernel keeps its blocks (schedule/joined.py).
+
+Products of the same few rows share a launch, and so does short pointwise work that reads them:
+
+    segment 0: T8 = linear(T0, T1)                    segment 0: T8 = linear(T0, T1)
+    segment 1: T9 = rope(T8: [1, 32, 64])                        T10 = linear(T0, T2)
+    segment 2: T10 = linear(T0, T2)              ->   segment 1: T9 = rope(T8: [1, 32, 64])
+    segment 3: T11 = rope(T10: [1, 8, 64])                       T11 = rope(T10: [1, 8, 64])
+
+None of them may need another one. All other plans stay as they are.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from thunder_fuser.schedule.joined import JoinedKernels
+from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.reduction import Reduction, rows_of_product
+from thunder_fuser.segment.acceptance import Acceptance
+from thunder_fuser.segment.acyclic import Order
+from thunder_fuser.segment.candidate import Candidate, external, owners
+
+
+def join(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
+    """The plan with joined kernels, in an order in which it can run; on a CPU none are."""
+    lines = [] if acceptance.info.target.is_cpu else _lines(acceptance, candidates)
+    joined = _joined(acceptance, candidates, lines) if lines else candidates
+    return join(acceptance, joined) if len(joined) < len(candidates) else candidates
+
+
+def _joined(
+    acceptance: Acceptance, candidates: list[Candidate], lines: list[list[int]]
+) -> list[Candidate]:
+    """The candidates, in which those of a line are one if a scheduler takes them together."""
+    owner, groups = owners(candidates), dict(enumerate(candidates))
+    reads = [external(acceptance.info, candidate.exprs) for candidate in candidates]
+    order = Order([[owner[name] for name in names if name in owner] for names in reads])
+    for line in lines:
+        for pair in combinations(line, 2):
+            a, b = sorted(map(order.find, pair))
+            both = Candidate(groups[a].exprs | groups[b].exprs, groups[a].stores | groups[b].stores)
+            if a != b and acceptance.joins(both) and order.merge(a, b):
+                groups[a] = both
+    return [groups[at] for at in order.groups()]
+
+
+def _lines(acceptance: Acceptance, candidates: list[Candidate]) -> list[list[int]]:
+    """The numbers of products of the same rows, and of pointwise readers of one joined kernel."""
+    matches = [acceptance.ask(candidate) for candidate in candidates]
+    maker = {
+        name: at for at, match in enumerate(matches) for name in candidates[at].stores
+        if isinstance(match, JoinedKernels)
+    }  # fmt: skip
+    lines: dict[str | int, list[int]] = {}
+    for at, match in enumerate(matches):
+        if isinstance(match, Reduction):
+            for name in sorted(rows_of_product(match)[1]):
+                lines.setdefault(name, []).append(at)
+        elif isinstance(match, Pointwise):
+            for joined in dict.fromkeys(maker[n] for n in match.part.inputs if n in maker):
+                lines.setdefault(joined, []).append(at)
+    return [line for line in lines.values() if len(line) > 1]
