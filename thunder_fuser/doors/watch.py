@@ -24,7 +24,7 @@ from thunder_fuser.thunder_patches.torch_names import watch_for_thunder
 # {a module that keeps names: the module of ours that registers one there}
 REGISTERS = {
     "thunder.recipes": "thunder_fuser.doors.recipes",
-    "thunder.dynamo.compiler": "thunder_fuser.thunder_patches.torch_func",
+    "thunder.dynamo.compiler": "thunder_fuser.thunder_patches.fixes.torch_func",
     "torch._dynamo.backends.registry": "thunder_fuser.doors.backend_name",
 }
 

@@ -63,10 +63,8 @@ _LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
-def _forward_types(
-    qkv: Triple, *rest: Any, by_flash: bool = False, **numbers: Any
-) -> tuple[TensorProxy, TensorProxy]:
-    query, last = qkv[0], () if by_flash or _on_cpu(qkv[0]) else (1,)
+def _forward_types(qkv: Triple, *rest: Any, **numbers: Any) -> tuple[TensorProxy, TensorProxy]:
+    query, last = qkv[0], () if "by_flash" in numbers or _on_cpu(qkv[0]) else (1,)
     log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
     return TensorProxy(like=query), TensorProxy(like=query, **log_sums)
 

@@ -316,13 +316,13 @@ class CrossEntropy:
     def losses(self, at_target: Any = None, bound: float | None = None) -> tuple[Any, Rows]:
         """log(sum(exp(x))) - x[target] of each row, times the weight of the target.
 
-        at_target: x[target], if the caller has it. bound: a number to take for each row's maximum.
+        at_target: x[target], if the caller has it; bound: with it, a number for each row's maximum.
         """
         x = wide(self.logits)
-        at_target = picked(x, self.class_read()) if at_target is None else at_target
         most = ltorch.amax(x, 1) if bound is None else ltorch.full_like(at_target, bound)
         below = _column(most) - x
         log_sum = ltorch.log(ltorch.sum(ltorch.exp(-below), 1))
+        at_target = picked(x, self.class_read()) if at_target is None else at_target
         return self.losses_of(most, log_sum, at_target, self.smooth(below))
 
     def class_read(self) -> Any:

@@ -48,7 +48,7 @@ _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
     "tanh": lambda x, _: prims.tanh(x),
 }
 _LARGEST_BOUND = 40.0
-_EXACTLY_ONE = 1e-12  # what 30 * (1 / 30) may be beside 1
+_ROUNDING = 1e-12  # what 30 * (1 / 30) may be beside 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class RowKernels:
                 g = g * (1.0 - y * y)
             else:
                 factor *= number if name == "mul" else 1.0 / number
-        g = g if abs(factor - 1.0) < _EXACTLY_ONE else prims.mul(g, factor)
+        g = g if abs(factor - 1.0) < _ROUNDING else prims.mul(g, factor)
         return [as_type(g, x.dtype)]
 
     def _bound(self, x: Any) -> float | None:
