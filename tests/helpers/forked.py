@@ -2,6 +2,7 @@
 """Scripts in processes that are forked from one that has imported torch, Thunder and the fuser.
 
     forked(script)      ->  exit status, standard output, standard error
+    python(program)     ->  what it says, where the fuser is not imported yet
     fork_all([Job...])  ->  the exit status of each; they run at the same time
 
 The import takes longer than most scripts. What a first import says is tested in test_imports.py.
@@ -21,13 +22,15 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from helpers.quick import freeze_what_stays, quicken
 
 SECONDS = 300  # of a script
+THUNDER = ("thunder_fuser", "thunder")
 MODULES = (
-    "thunder_fuser", "thunder", "thunder_fuser.executors.fuser", "thunder_fuser.definition",
+    *THUNDER, "thunder_fuser.executors.fuser", "thunder_fuser.definition",
     "torch.distributed.tensor",
 )  # fmt: skip
 
@@ -51,6 +54,18 @@ def forked(script: Path) -> tuple[int, str, str]:
     out, err = script.with_suffix(".out"), script.with_suffix(".err")
     (status,) = fork_all([Job([str(script)], str(out), str(err))])
     return status, out.read_text("utf-8"), err.read_text("utf-8")
+
+
+def python(program: str, **environment: str) -> str:
+    """What the program says without warnings in a process that has Thunder, but not the fuser."""
+    with TemporaryDirectory() as folder:
+        script, said = Path(folder, "program.py"), Path(folder, "said")
+        script.write_text(f"import warnings\nwarnings.simplefilter('ignore')\n{program}", "utf-8")
+        job = Job([str(script)], str(said), str(said), environment)
+        (status,) = fork_all([job], THUNDER)
+        text = said.read_text("utf-8")
+    assert status == 0, text[-6000:]
+    return text.strip()
 
 
 def fork_all(jobs: Sequence[Job], modules: tuple[str, ...] = MODULES) -> list[int]:

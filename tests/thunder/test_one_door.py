@@ -7,10 +7,9 @@ import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from helpers.forked import Job, fork_all
+from helpers.forked import python
 from thunder.__about__ import __version__ as VERSION
 
 from thunder_fuser import versions
@@ -31,18 +30,6 @@ import os, pytest
 os.chdir({str(ROOT)!r})
 raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", *{SHARD}]))
 """
-
-
-def python(program: str, **environment: str) -> str:
-    """What the program says without warnings in a process that has Thunder, but not the fuser."""
-    with TemporaryDirectory() as folder:
-        script, said = Path(folder, "program.py"), Path(folder, "said")
-        script.write_text(f"import warnings\nwarnings.simplefilter('ignore')\n{program}", "utf-8")
-        job = Job([str(script)], str(said), str(said), environment)
-        (status,) = fork_all([job], ("thunder_fuser", "thunder"))
-        text = said.read_text("utf-8")
-    assert status == 0, text[-6000:]
-    return text.strip()
 
 
 # ----------------------------------------------------------------------------------- the door
