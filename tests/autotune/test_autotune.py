@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +12,7 @@ from pathlib import Path
 import pytest
 import thunder
 import torch
+from helpers.forked import Job, fork_all
 
 from thunder_fuser import FusionCache, FusionDefinition, fuser
 from thunder_fuser.autotune import tune
@@ -284,6 +282,7 @@ import torch, sys
 from thunder_fuser import FusionDefinition
 from thunder_fuser.autotune import trial
 from thunder_fuser.options import options
+torch.set_num_threads(1)
 x = torch.arange(12000.0).reshape(40, 300)
 with FusionDefinition() as fd:
     fd.add_output(fd.ops.sum(fd.from_pytorch(x), [0]))
@@ -297,14 +296,11 @@ print(choice.from_store, choice.params)
 
 def test_processes_share_a_choice(tmp_path: Path) -> None:
     """Two at once: one searches, the other waits for it."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "shared")]
-    both = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    told = sorted(one.communicate(timeout=100)[0].split(maxsplit=1) for one in both)
-    assert [one.returncode for one in both] == [0, 0]
+    script, outputs = tmp_path / "search.py", [tmp_path / "one", tmp_path / "other"]
+    script.write_text(SCRIPT, "utf-8")
+    command = [str(script), str(tmp_path / "shared")]
+    assert fork_all([Job(command, str(out), str(out), seconds=100) for out in outputs]) == [0, 0]
+    told = sorted(out.read_text("utf-8").split(maxsplit=1) for out in outputs)
     assert [words[0] for words in told] == ["False", "True"]
     assert told[0][1] == told[1][1]
 

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from helpers.forked import Job, fork_all
 from thunder_fuser import FusionDefinition, ParallelType
 from thunder_fuser.ir.frontend.values import Tensor
 
@@ -63,35 +61,20 @@ def run_gloo(script: str, size: int, *arguments: str, seconds: int = 150) -> Non
 def gloo(script: str, size: int, *arguments: str, seconds: int) -> list[tuple[int, str]]:
     """The status and the output of each of `size` processes that run the script.
 
-    All are forked from one (fork_ranks.py). Those that have not ended in time are killed.
+    All are forked from one. Those that have not ended in time are killed.
     """
-    path = Path(__file__).with_name(script)
-    port = 29500 + os.getpid() % 2000 + size
-    places = [str(path.parents[2]), str(path.parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, places)),
+    common = {
+        "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(29500 + os.getpid() % 2000 + size),
     }  # fmt: skip
+    command = [str(Path(__file__).with_name(script)), *arguments]
     with tempfile.TemporaryDirectory() as folder:
-        starter = [sys.executable, str(Path(__file__).with_name("fork_ranks.py"))]
-        ranks = subprocess.Popen(
-            [*starter, folder, str(size), str(path), *arguments], env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            said = ranks.communicate(timeout=seconds)[0]
-        except subprocess.TimeoutExpired:
-            said = f"no end after {seconds} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(ranks.pid, signal.SIGKILL)
-            ranks.wait()
-        return [_ended(Path(folder, str(rank)), said) for rank in range(size)]
-
-
-def _ended(output: Path, said: str) -> tuple[int, str]:
-    """A rank's status, 1 if it was killed, and its output, with what was said of all."""
-    status = output.with_suffix(".status")
-    text = output.read_text(errors="replace") if output.exists() else ""
-    return int(status.read_text()) if status.exists() else 1, text + said
+        outputs = [Path(folder, str(rank)) for rank in range(size)]
+        jobs = [
+            Job(command, str(output), str(output), {**common, "RANK": output.name}, seconds)
+            for output in outputs
+        ]
+        # Thunder counts GPUs, and then a child could not use them.
+        statuses = fork_all(jobs, modules=()) if "cuda" in arguments else fork_all(jobs)
+        texts = [output.read_text(errors="replace") for output in outputs]
+    return list(zip(statuses, texts, strict=True))

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 
 def join(backend: str = "gloo") -> None:
-    """The process group of all ranks. One that waits for so long has lost a peer."""
+    """The process group of all ranks, of one thread each. One that waits long has lost a peer."""
+    torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timedelta(seconds=100))
 
 

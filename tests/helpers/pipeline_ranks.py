@@ -376,7 +376,6 @@ def begin() -> None:
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
     torch.manual_seed(0)
-    torch.set_num_threads(1)
 
 
 def main() -> None:

@@ -12,14 +12,19 @@ full_collections: list[None] = []  # of this test
 
 
 def pytest_configure() -> None:
-    inspect.stack = _frames  # type: ignore[assignment]
+    quicken()
     gc.callbacks.append(_count)
 
 
-def pytest_collection_finish() -> None:
-    """What traces leave is looked through seldom, and modules and tests never again."""
-    freeze_what_stays()
+def quicken() -> None:
+    """What traces leave is looked through seldom; Thunder's look at the stack is short."""
+    inspect.stack = _frames  # type: ignore[assignment]
     gc.set_threshold(20_000, 10, 20)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests are never looked through again."""
+    freeze_what_stays()
 
 
 def pytest_runtest_logfinish() -> None:

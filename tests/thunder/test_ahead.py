@@ -107,13 +107,16 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_region_is_found_at_its_call(name: str, planned: Planned) -> None:
+@pytest.mark.parametrize(
+    ("name", "emulate"), [*((name, False) for name in CASES), ("transposed", True)]
+)
+def test_every_region_is_found_at_its_call(name: str, emulate: bool, planned: Planned) -> None:
     torch.manual_seed(0)
     function, x = CASES[name]()
-    result = jit(function, strict=True)(x)
-    compiled = binaries().compiled
-    (result * torch.linspace(0, 1, result.numel()).view(result.shape)).sum().backward()
+    with options(emulate=emulate):
+        result = jit(function, strict=True)(x)
+        compiled = binaries().compiled
+        (result * torch.linspace(0, 1, result.numel()).view(result.shape)).sum().backward()
     assert planned.ahead and not planned.at_calls
     assert binaries().compiled == compiled  # the backward's too
     torch.testing.assert_close(result, function(x), atol=1e-5, rtol=1e-5)

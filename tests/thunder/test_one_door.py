@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.forked import python
 from thunder.__about__ import __version__ as VERSION
 
 from thunder_fuser import versions
@@ -27,16 +25,11 @@ SHARD = (  # regions, writes in place, and Thunder's passes that edit what we re
     "tests/thunder/test_regions.py", "tests/thunder/test_in_place.py",
     "tests/thunder/test_beside_executors.py::test_it_trains_as_in_eager_torch[residual net-first]",
 )  # fmt: skip
-
-
-def python(program: str, **environment: str) -> str:
-    """What the program prints in a new interpreter, with its warnings."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], check=False, text=True, cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout.strip()
+SESSION = f"""
+import os, pytest
+os.chdir({str(ROOT)!r})
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", *{SHARD}]))
+"""
 
 
 # ----------------------------------------------------------------------------------- the door
@@ -202,18 +195,17 @@ def test_a_package_that_replaces_them_later_calls_ours() -> None:
 
 ENV = "from thunder_fuser.__main__ import main; main(['env'])"
 OTHER = "import helpers.other_thunder\n"
-TESTS = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
 
 
 def test_env_and_the_log_say_what_was_left_alone() -> None:
-    text = " ".join(python(OTHER + ENV, **TESTS).split())
+    text = " ".join(python(OTHER + ENV).split())
     assert f"runs, without all replacements: Thunder {UNKNOWN} was not tested" in text
     assert f"Thunder's own way no all replacements: Thunder {UNKNOWN}" in text
-    text = python(ENV, **TESTS, THUNDER_FUSER_THUNDER_SPEEDUPS="0")
+    text = python(ENV, THUNDER_FUSER_THUNDER_SPEEDUPS="0")
     speedups = [patch.name for patch in PATCHES if patch.kind == "speed-up"]
     rows = [line.split() for line in text.splitlines() if "Thunder's own way" in line]
     assert [row[4].strip(":") for row in rows] == speedups
-    assert "Thunder's own way" not in python(ENV, **TESTS)
+    assert "Thunder's own way" not in python(ENV)
 
 
 @pytest.mark.parametrize("way", ["an unknown version", "without speed-ups", "without fixes"])
@@ -224,8 +216,4 @@ def test_a_shard_of_the_suite(way: str) -> None:
         "without speed-ups": {"THUNDER_FUSER_THUNDER_SPEEDUPS": "0"},
         "without fixes": {"THUNDER_FUSER_THUNDER_FIXES": "0"},
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SHARD], cwd=ROOT,
-        env={**os.environ, **TESTS, **switches[way]}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    python(SESSION, **switches[way])

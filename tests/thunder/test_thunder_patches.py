@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from helpers.forked import python
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -372,11 +372,7 @@ def test_the_switch_in_the_environment() -> None:
         "print('__deepcopy__' in vars(Module), 'is_grad_enabled' in vars(CompileData))"
     )
     for value, expected in (("0", "False False"), ("1", "True True")):
-        result = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False,
-            env={**os.environ, "THUNDER_FUSER_THUNDER_FIXES": value},
-        )  # fmt: skip
-        assert result.stdout.strip() == expected, result.stderr
+        assert python(program, THUNDER_FUSER_THUNDER_FIXES=value) == expected
 
 
 # ---------------------------------------------------------------------------------- other methods

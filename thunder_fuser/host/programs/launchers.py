@@ -47,7 +47,7 @@ def launcher_for(
     if part.exprs[0].row.kind is OpKind.COMMUNICATION:
         return Launcher(COLLECTIVES[part.exprs[0].op])
     if source is None:
-        return Launcher(partial(_in_torch, part, device))
+        return Launcher(lambda *values: evaluate_part(part, values, device))
     if target.is_cpu:
         threads = "threads()" if source.threaded else "1"
         call = f"{{run}}({{arguments}}, {threads})"
@@ -65,15 +65,13 @@ def launcher_for(
 
 
 def build(source: KernelSource, target: Target) -> None:
-    """Compiles a kernel, but does not load it, so that `launcher_for` finds its binary."""
+    """Compiles a kernel, but keeps none loaded, so that `launcher_for` finds its binary."""
     if target.is_cpu:
         build_cpu(source)
+    elif target.emulated:
+        compile_emulated(source)
     else:
         compile_cubin(source.text, source.name, target.arch)
-
-
-def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:
-    return evaluate_part(part, values, device)
 
 
 def _emulated(kernel: EmulatedKernel, arguments: Sequence[Any]) -> None:

@@ -8,6 +8,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+// The thread that touched a byte last (its number in the cluster), and the interval between barriers.
+struct EmuByte { unsigned write_epoch, read_epoch; short writer, reader; };
+
 namespace {
 
 constexpr int MAX_THREADS = 1024, MAX_CLUSTER = 16, WARP = 32, SLOT_BYTES = 16;
@@ -271,6 +274,47 @@ char* map(size_t bytes) {
   return memory == MAP_FAILED ? nullptr : (char*)memory;
 }
 
+int alignment_of(int bytes) { return bytes < 16 ? bytes : 16; }
+
+// Replaces a reader's number if several threads of block `rank`, or of several blocks, have read.
+constexpr short SEVERAL_BLOCKS = -1;
+short several(int rank) { return (short)(-2 - rank); }
+int rank_of(short who) { return who < 0 ? -2 - who : who / emu.threads; }
+
+// Whether a barrier or a gate lies between an access and now.
+bool is_past(unsigned epoch, short who) {
+  if (who != SEVERAL_BLOCKS) return epoch < emu.known[rank_of(who)];
+  for (int rank = 0; rank < emu.cluster; ++rank)
+    if (epoch >= emu.known[rank]) return false;
+  return true;
+}
+
+void note_read(EmuByte& byte, long long i, int line) {
+  const short me = (short)self();
+  const unsigned now = emu.known[emu.rank];
+  if (byte.write_epoch < emu.first_epoch) emu_fail(EMU_SHARED_UNWRITTEN, -1, i, 0, line, -1);
+  if (byte.writer != me && !is_past(byte.write_epoch, byte.writer))
+    emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.writer);
+  if (byte.reader == me || is_past(byte.read_epoch, byte.reader)) {
+    byte.reader = me;
+    byte.read_epoch = now;
+    return;
+  }
+  const bool own = byte.reader != SEVERAL_BLOCKS && rank_of(byte.reader) == emu.rank;
+  byte.reader = own ? several(emu.rank) : SEVERAL_BLOCKS;
+  byte.read_epoch = byte.read_epoch > now ? byte.read_epoch : now;
+}
+
+void note_write(EmuByte& byte, long long i, int line) {
+  const short me = (short)self();
+  if (byte.writer != me && !is_past(byte.write_epoch, byte.writer))
+    emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.writer);
+  if (byte.reader != me && !is_past(byte.read_epoch, byte.reader))
+    emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.reader);
+  byte.writer = me;
+  byte.write_epoch = emu.known[emu.rank];
+}
+
 }  // namespace
 
 extern "C" {
@@ -283,6 +327,50 @@ void emu_fail(int kind, int parameter, long long index, long long limit, int lin
   machine.error->index = index;
   machine.error->limit = limit;
   _longjmp(machine.scheduler, 1);
+}
+
+char* emu_address(const void* pointer, long long i, int size, int count, int line) {
+  const unsigned long long address = (unsigned long long)pointer;
+  const unsigned long long parameter = (address >> 36) - 1;
+  if (parameter >= (unsigned long long)emu.buffer_count)
+    emu_fail(EMU_NO_PARAMETER, -1, i, 0, line, -1);
+  const EmuBuffer& buffer = emu.buffers[parameter];
+  const long long first = (long long)(address - buffer.tagged) / size + i;
+  const long long elements = buffer.bytes / size;
+  if (first < 0 || first > elements - count)
+    emu_fail(EMU_OUT_OF_BOUNDS, (int)parameter, first, elements, line, -1);
+  const unsigned long long at = address + (unsigned long long)i * size;
+  const int alignment = alignment_of(size * count);
+  if (at % (unsigned)alignment != 0)
+    emu_fail(EMU_MISALIGNED, (int)parameter, first, alignment, line, -1);
+  return buffer.data + (at - buffer.tagged);
+}
+
+void emu_check_window(int offset, int count, int size, int line) {
+  const long long end = offset + (long long)count * size;
+  if (offset < 0 || count < 0 || end > emu.shared_bytes)
+    emu_fail(EMU_SHARED_WINDOW, -1, end, emu.shared_bytes, line, -1);
+}
+
+int emu_shared_at(int offset, int count, long long i, int size, int n, int line) {
+  if (i < 0 || i > count - n) emu_fail(EMU_SHARED_BOUNDS, -1, i, count, line, -1);
+  const int where = offset + (int)i * size, alignment = alignment_of(size * n);
+  if (where % alignment != 0) emu_fail(EMU_SHARED_MISALIGNED, -1, i, alignment, line, -1);
+  return where;
+}
+
+void emu_shared_read(void* to, int where, long long i, int size, int n, int line) {
+  EmuByte* byte = emu.shadow + where;
+  for (int k = 0; k < n; ++k)
+    for (int b = 0; b < size; ++b) note_read(*byte++, i + k, line);
+  memcpy(to, emu.shared + where, (size_t)size * n);
+}
+
+void emu_shared_write(const void* from, int where, long long i, int size, int n, int line) {
+  EmuByte* byte = emu.shadow + where;
+  for (int k = 0; k < n; ++k)
+    for (int b = 0; b < size; ++b) note_write(*byte++, i + k, line);
+  memcpy(emu.shared + where, from, (size_t)size * n);
 }
 
 void emu_wait(EmuWait what, int line) {
@@ -331,6 +419,17 @@ void* emu_shuffle_slot() {
 const void* emu_shuffle_peer(int id) {
   const int turn = (machine.fibers[self()].shuffles - 1) & 1;
   return machine.slots[turn][self() - emu.thread_id + (id < machine.threads ? id : emu.thread_id)];
+}
+
+// The functions that -fsanitize=bounds-strict and integer-divide-by-zero call. They are defined here,
+// so the sanitizers' runtime is not needed. The first argument begins with the place in the source.
+struct EmuPlace { const char* file; unsigned line, column; };
+void __ubsan_handle_out_of_bounds(void* place, void* index) {
+  emu_fail(EMU_LOCAL_BOUNDS, -1, (long long)index, 0, (int)((EmuPlace*)place)->line, -1);
+}
+
+void __ubsan_handle_divrem_overflow(void* place, void*, void*) {
+  emu_fail(EMU_DIVISION, -1, 0, 0, (int)((EmuPlace*)place)->line, -1);
 }
 
 // Called by -fsanitize-coverage=trace-pc in every basic block of a kernel.

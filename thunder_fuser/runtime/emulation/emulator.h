@@ -29,8 +29,7 @@ struct EmuError {
   EmuDim block, thread, other_block, other_thread;
   long long index, limit;
 };
-// The thread that touched a byte last (its number in the cluster), and the interval between barriers.
-struct EmuByte { unsigned write_epoch, read_epoch; short writer, reader; };
+struct EmuByte;  // what is known of a byte of shared memory
 struct EmuState {
   EmuDim thread, block, block_dim, grid_dim;
   int thread_id, buffer_count, shared_bytes, rank, cluster, threads;
@@ -54,38 +53,20 @@ void emu_gate_put(int peer, int byte_offset, int bytes, int line);
 void emu_gate_wait(int byte_offset, int parity, int line);
 void* emu_shuffle_slot();                   // where this thread puts its value
 const void* emu_shuffle_peer(int lane_id);  // where a thread of the warp has put its own
-// The functions that -fsanitize=bounds-strict and integer-divide-by-zero call. They are defined here,
-// so the sanitizers' runtime is not needed. The first argument begins with the place in the source.
-struct EmuPlace { const char* file; unsigned line, column; };
-__attribute__((weak)) void __ubsan_handle_out_of_bounds(void* place, void* index) {
-  emu_fail(EMU_LOCAL_BOUNDS, -1, (long long)index, 0, (int)((EmuPlace*)place)->line, -1);
-}
-__attribute__((weak)) void __ubsan_handle_divrem_overflow(void* place, void*, void*) {
-  emu_fail(EMU_DIVISION, -1, 0, 0, (int)((EmuPlace*)place)->line, -1);
-}
+// Accesses are checked here, in functions that are compiled once and not with each kernel.
+// The memory of `count` elements of `size` bytes from pointer[i] on.
+char* emu_address(const void* pointer, long long i, int size, int count, int line);
+// Shared memory: the byte at which `n` elements of `size` bytes from i on begin, in a window of
+// `count` elements from `offset` on; and copies of them, `i` being the number of the first.
+void emu_check_window(int offset, int count, int size, int line);
+int emu_shared_at(int offset, int count, long long i, int size, int n, int line);
+void emu_shared_read(void* to, int where, long long i, int size, int n, int line);
+void emu_shared_write(const void* from, int where, long long i, int size, int n, int line);
 }
 #define threadIdx emu.thread
 #define blockIdx emu.block
 #define blockDim emu.block_dim
 #define gridDim emu.grid_dim
-
-constexpr int emu_alignment(unsigned long bytes) { return bytes < 16 ? (int)bytes : 16; }
-
-inline char* emu_address(const void* pointer, long long i, int size, int count, int line) {
-  const unsigned long long address = (unsigned long long)pointer;
-  const unsigned long long parameter = (address >> 36) - 1;
-  if (parameter >= (unsigned long long)emu.buffer_count)
-    emu_fail(EMU_NO_PARAMETER, -1, i, 0, line, -1);
-  const EmuBuffer& buffer = emu.buffers[parameter];
-  const long long first = (long long)(address - buffer.tagged) / size + i;
-  const long long elements = buffer.bytes / size;
-  if (first < 0 || first > elements - count)
-    emu_fail(EMU_OUT_OF_BOUNDS, (int)parameter, first, elements, line, -1);
-  const unsigned long long at = address + (unsigned long long)i * size;
-  if (at % emu_alignment((unsigned long)size * count) != 0)
-    emu_fail(EMU_MISALIGNED, (int)parameter, first, emu_alignment(size * count), line, -1);
-  return buffer.data + (at - buffer.tagged);
-}
 
 template <typename T, int N> struct Vec;
 template <typename T, typename I>
@@ -131,58 +112,14 @@ inline I checked_index(T value, I size, int line = __builtin_LINE()) {
   return static_cast<I>(value);
 }
 
-// Replaces a reader's number if several threads of block `rank`, or of several blocks, have read.
-constexpr short EMU_SEVERAL_BLOCKS = -1;
-inline short emu_several(int rank) { return (short)(-2 - rank); }
-inline int emu_block_of(short who) { return who < 0 ? -2 - who : who / emu.threads; }
-inline short emu_self() { return (short)(emu.rank * emu.threads + emu.thread_id); }
-
-// Whether a barrier or a gate lies between an access and now.
-inline bool emu_is_past(unsigned epoch, short who) {
-  if (who != EMU_SEVERAL_BLOCKS) return epoch < emu.known[emu_block_of(who)];
-  for (int rank = 0; rank < emu.cluster; ++rank)
-    if (epoch >= emu.known[rank]) return false;
-  return true;
-}
-inline void emu_note_read(EmuByte& byte, long long i, int line) {
-  const short self = emu_self();
-  const unsigned now = emu.known[emu.rank];
-  if (byte.write_epoch < emu.first_epoch) emu_fail(EMU_SHARED_UNWRITTEN, -1, i, 0, line, -1);
-  if (byte.writer != self && !emu_is_past(byte.write_epoch, byte.writer))
-    emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.writer);
-  if (byte.reader == self || emu_is_past(byte.read_epoch, byte.reader)) {
-    byte.reader = self;
-    byte.read_epoch = now;
-    return;
-  }
-  const bool own = byte.reader != EMU_SEVERAL_BLOCKS && emu_block_of(byte.reader) == emu.rank;
-  byte.reader = own ? emu_several(emu.rank) : EMU_SEVERAL_BLOCKS;
-  byte.read_epoch = byte.read_epoch > now ? byte.read_epoch : now;
-}
-inline void emu_note_write(EmuByte& byte, long long i, int line) {
-  const short self = emu_self();
-  if (byte.writer != self && !emu_is_past(byte.write_epoch, byte.writer))
-    emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.writer);
-  if (byte.reader != self && !emu_is_past(byte.read_epoch, byte.reader))
-    emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.reader);
-  byte.writer = self;
-  byte.write_epoch = emu.known[emu.rank];
-}
-
 template <typename T> struct Shared {
   int byte_offset, count;
   Shared(int byte_offset, int count, int line = __builtin_LINE())
       : byte_offset(byte_offset), count(count) {
-    const long long end = byte_offset + (long long)count * (long long)sizeof(T);
-    if (byte_offset < 0 || count < 0 || end > emu.shared_bytes)
-      emu_fail(EMU_SHARED_WINDOW, -1, end, emu.shared_bytes, line, -1);
+    emu_check_window(byte_offset, count, sizeof(T), line);
   }
   int at(long long i, int n, int line) const {
-    if (i < 0 || i > count - n) emu_fail(EMU_SHARED_BOUNDS, -1, i, count, line, -1);
-    const int where = byte_offset + (int)i * (int)sizeof(T);
-    const int alignment = emu_alignment(sizeof(T) * n);
-    if (where % alignment != 0) emu_fail(EMU_SHARED_MISALIGNED, -1, i, alignment, line, -1);
-    return where;
+    return emu_shared_at(byte_offset, count, i, sizeof(T), n, line);
   }
   template <int N> Vec<T, N> getv(int i, int line = __builtin_LINE()) const {
     Vec<T, N> values;
@@ -199,16 +136,10 @@ template <typename T> struct Shared {
   }
   void put(int i, T value, int line = __builtin_LINE()) const { write(&value, i, 1, line); }
   void read(void* to, int i, int n, int line) const {
-    const int where = at(i, n, line);
-    for (int k = 0; k < (int)sizeof(T) * n; ++k)
-      emu_note_read(emu.shadow[where + k], i + k / (int)sizeof(T), line);
-    __builtin_memcpy(to, emu.shared + where, sizeof(T) * n);
+    emu_shared_read(to, at(i, n, line), i, sizeof(T), n, line);
   }
   void write(const void* from, int i, int n, int line) const {
-    const int where = at(i, n, line);
-    for (int k = 0; k < (int)sizeof(T) * n; ++k)
-      emu_note_write(emu.shadow[where + k], i + k / (int)sizeof(T), line);
-    __builtin_memcpy(emu.shared + where, from, sizeof(T) * n);
+    emu_shared_write(from, at(i, n, line), i, sizeof(T), n, line);
   }
 };
 
@@ -229,8 +160,7 @@ inline void put_to_peer(Shared<T> window, int peer, int i, T value, Shared<long 
                         int line = __builtin_LINE()) {
   if (peer < 0 || peer >= emu.cluster) emu_fail(EMU_NO_PEER, -1, peer, emu.cluster, line, -1);
   const int where = window.at(i, 1, line) + (peer - emu.rank) * emu.shared_bytes;
-  for (int b = 0; b < (int)sizeof(T); ++b) emu_note_write(emu.shadow[where + b], i, line);
-  __builtin_memcpy(emu.shared + where, &value, sizeof(T));
+  emu_shared_write(&value, where, i, sizeof(T), 1, line);
   emu_gate_put(peer, gates.at(k, 1, line), sizeof(T), line);
 }
 
