@@ -15,7 +15,7 @@ from thunder_fuser.explain.jitted import final_traces, jit
 from thunder_fuser.trace.prepared import Pass, Prepared
 from thunder_fuser.trace.proxies import parts
 from thunder_fuser.trace.rewrites import embedding_gradients
-from thunder_fuser.trace.rewrites.embedding_gradients import sum_embedding_gradients_by_row
+from thunder_fuser.trace.rewrites.embedding_gradients import sum_embedding_rows
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 EMULATE = pytest.mark.parametrize("emulate", [False, True], ids=["cpu", "emulator"])
@@ -132,12 +132,12 @@ def test_once_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Prepared, Prepared]] = []
 
     def both(prepared: Prepared) -> Prepared:
-        once = sum_embedding_gradients_by_row(prepared)
-        seen.append((once, sum_embedding_gradients_by_row(once)))
+        once = sum_embedding_rows(prepared)
+        seen.append((once, sum_embedding_rows(once)))
         return once
 
     changed = tuple(
-        Pass(both) if each.run is sum_embedding_gradients_by_row else each for each in TRACE_PASSES
+        Pass(both) if each.run is sum_embedding_rows else each for each in TRACE_PASSES
     )
     monkeypatch.setattr("thunder_fuser.executors.fuser.TRACE_PASSES", changed)
     gradient(jit(tied, strict=True), *arguments((9,), torch.float32, WORDS))

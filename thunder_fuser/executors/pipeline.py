@@ -45,7 +45,7 @@ from thunder_fuser.trace.op import Rules
 from thunder_fuser.trace.prepared import Pass, Prepared
 from thunder_fuser.trace.rewrites.approximate import tag_approximate
 from thunder_fuser.trace.rewrites.casts import drop_roundings, expand_casts, recompute_casts
-from thunder_fuser.trace.rewrites.embedding_gradients import sum_embedding_gradients_by_row
+from thunder_fuser.trace.rewrites.embedding_gradients import sum_embedding_rows
 from thunder_fuser.trace.rewrites.functionalize import (
     functionalize,
     leave_written_views,
@@ -66,7 +66,7 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(write_in_place),
     Pass(functionalize),
     Pass(take_in_old_order),
-    Pass(sum_embedding_gradients_by_row),
+    Pass(sum_embedding_rows),
     Pass(save_before_writes, needed=_ALIASES),
     Pass(without_state, needed="regions can draw no numbers from torch's generator"),
     Pass(leave_written_views, needed=_ALIASES),

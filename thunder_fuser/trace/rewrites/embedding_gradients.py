@@ -33,7 +33,7 @@ LEAST_BYTES = 1 << 27  # of the gradient: less is filled and read in the time of
 _TIMES = 2  # as many words as rows, at least: the sums must be small beside the gradient
 
 
-def sum_embedding_gradients_by_row(prepared: Prepared) -> Prepared:
+def sum_embedding_rows(prepared: Prepared) -> Prepared:
     """Sums the rows of an embedding's gradient apart from the vocabulary, where it is added."""
     chosen = {op.made_names[0] for op in prepared.ops if _pays(op, prepared)}
     if not chosen:
