@@ -349,7 +349,7 @@ def test_a_choice_of_other_types_is_made_again(
     assert scheduled is not None
     source = emit(scheduled)
     assert source is not None
-    recipe = recipe_of(scheduled, source, torch.device("cpu"))
+    recipe = recipe_of(scheduled, source)
     assert stored(store, recipe, 60.0) == replace(first, from_store=True)
     store.put(recipe, json.dumps({**asdict(first), **wrong}).encode())
     assert stored(store, recipe, 60.0) is None

@@ -58,7 +58,7 @@ class Tuning:
         return ", ".join(words)
 
 
-def recipe_of(default: ScheduledFusion, source: KernelSource, device: torch.device) -> Recipe:
+def recipe_of(default: ScheduledFusion, source: KernelSource) -> Recipe:
     """The recipe of a kernel's choice: everything on which the times of its schedules depend."""
     if default.target.is_cpu:
         base, flags = library_recipe_of(source), [f"threads={torch.get_num_threads()}"]

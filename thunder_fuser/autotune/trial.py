@@ -224,7 +224,7 @@ class Bench:
 
     def _cuda_round(self, calls: Sequence[tuple[Trial, Callable[[], object]]]) -> None:
         """Times a round. The flushes also keep the device busy until the launch is enqueued."""
-        pairs = [_event_pair() for _ in calls]
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
         self._flush.zero_()  # keeps it busy for the first call too
         for (_, call), (start, end) in zip(calls, pairs, strict=True):
             self._flush.zero_()
@@ -234,10 +234,6 @@ class Bench:
         self._wait()
         for (trial, _), (start, end) in zip(calls, pairs, strict=True):
             trial.times.append(start.elapsed_time(end) / 1e3)
-
-
-def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
 # ---- what counts as equal

@@ -65,7 +65,7 @@ class Tuner:
         source = self.emit(default)
         if source is None or not can_measure(default, self.device):
             return None
-        recipe = recipe_of(default, source, self.device)
+        recipe = recipe_of(default, source)
         try:
             key = recipe.key, self.seconds
             return _CHOICES.get(key, lambda: self._stored_or_searched(default, source, recipe))

@@ -158,9 +158,9 @@ def _renamed(value: AttrValue, names: Mapping[str, Operand]) -> AttrValue:
     return stands.value if isinstance(stands, Literal) else stands
 
 
-def definition_text(definition: Definition, name: str = "fusion") -> str:
+def definition_text(definition: Definition) -> str:
     """A definition as Python, without types."""
-    return "\n".join([f"def {name}(fd):", *("    " + record_text(r) for r in definition)]) + "\n"
+    return "\n".join(["def fusion(fd):", *("    " + record_text(r) for r in definition)]) + "\n"
 
 
 def record_text(record: OpRecord) -> str:

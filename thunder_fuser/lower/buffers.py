@@ -19,24 +19,21 @@ from thunder_fuser.lower.state import BEFORE, Buffer, KernelState, Window
 
 def declare(state: KernelState, scope: Scope) -> None:
     """Declares an array for each buffer of the schedule."""
-    for buffer in state.ctx.scheduled.persistent:
-        _declare(state, state.ctx.at_loops(buffer.point), buffer.memory == "shared", scope)
-
-
-def _declare(state: KernelState, point: Point, shared: bool, scope: Scope) -> None:
-    ctx, dtype = state.ctx, state.ctx.dtype_of(point.name)
-    name = state.name(f"{point.name}_p", point)
-    is_input = point.name not in ctx.part.producer
-    position = offset(point.index, ctx.part.strides[point.name]) if is_input else const(0)
-    vector = is_input and ctx.loads_vector(point, position)
-    state.buffers[point] = Buffer(name, shared, vector, _own_position(ctx))
-    if shared:
-        x, y = ctx.threads
-        scope.put(state.shared.array(name, dtype, x * y * ctx.slots))
-    elif vector:
-        scope.put(Array(name, dtype, ctx.steps, ctx.width))
-    else:
-        scope.put(Array(name, dtype, ctx.slots))
+    ctx = state.ctx
+    for buffer in ctx.scheduled.persistent:
+        point, shared = ctx.at_loops(buffer.point), buffer.memory == "shared"
+        name, dtype = state.name(f"{point.name}_p", point), ctx.dtype_of(point.name)
+        is_input = point.name not in ctx.part.producer
+        position = offset(point.index, ctx.part.strides[point.name]) if is_input else const(0)
+        vector = is_input and ctx.loads_vector(point, position)
+        state.buffers[point] = Buffer(name, shared, vector, _own_position(ctx))
+        if shared:
+            x, y = ctx.threads
+            scope.put(state.shared.array(name, dtype, x * y * ctx.slots))
+        elif vector:
+            scope.put(Array(name, dtype, ctx.steps, ctx.width))
+        else:
+            scope.put(Array(name, dtype, ctx.slots))
 
 
 def _own_position(ctx: Context) -> Scalar:

@@ -32,9 +32,9 @@ from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 from thunder_fuser.ir.size_symbols import sized
-from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, products, values
+from thunder_fuser.lower import accumulators, buffers, groups, guards, nests, values
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel_passes.passes import run_passes
@@ -43,7 +43,8 @@ from thunder_fuser.lower.nests import Work
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
 from thunder_fuser.lower.size_arguments import with_free_sizes
 from thunder_fuser.lower.state import KernelState, Window
-from thunder_fuser.schedule.products import Products
+from thunder_fuser.schedule.axes import size_of
+from thunder_fuser.schedule.products import COLUMNS, Matrix, Products, matrices_of
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
@@ -271,12 +272,37 @@ def _nest(state: KernelState, scope: Scope, number: int) -> None:
         nests.put(state, scope, Work())
     if ctx.scheduled.params.scheduler == Products.name:
         values.put_all(state, looked_up, scope)
-        products.put(state, scope, reductions)
+        _put_products(state, scope, reductions)
         return
     nests.put(state, scope, Work(reductions, results))
     values.put_all(state, looked_up, scope)
     for name in declared:
         accumulators.reduce_block(state, scope, name)
+
+
+def _put_products(state: KernelState, scope: Scope, sums: Iterable[str]) -> None:
+    """Sums of products by tensor cores, one call for all threads of a block; each gets its own.
+
+    T8 = sum_of_products<Sum, 16, 32, 1>(T1, 0, 2048, 8192, 16*i_o, T0, 0, 2048, 8, 2048, s_f32);
+    """
+    ctx = state.ctx
+    part, template = ctx.part, (*ctx.threads, ctx.scheduled.params.unroll)
+    (block,) = (axis for axis in ctx.root_loops if axis.parallel is ParallelType.BIDX)
+    length = const(size_of(part, ctx.scheduled.reduced))
+
+    def arguments(of: Matrix) -> tuple[str | Scalar, ...]:
+        return of.name, const(of.first), const(of.stride), const(size_of(part, of.axes))
+
+    for name in sums:
+        operands = matrices_of(part, part.producer[name])
+        assert operands is not None
+        rows, matrix = map(arguments, operands)
+        begin = ctx.loops.loops[block.name] * COLUMNS
+        call = nodes.Call(
+            "sum_of_products", (*matrix, begin, *rows, length), (ctx.combines(name), *template),
+            ctx.dtype_of(name),
+        )  # fmt: skip
+        scope.put(nodes.Set(ctx.accumulator(name), call, ctx.dtype_of(name)))
 
 
 # ---- early loads of rows
