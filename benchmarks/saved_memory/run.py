@@ -84,7 +84,9 @@ def _row(name: str, layers: int, pictured: bool) -> Row:
         kept[policy] = kept_by(jitted, model, x)
         if pictured:
             timelines[policy] = timeline(jitted)
-    least = floor(recomputation_of(jitted).forward)
+    recomputation = recomputation_of(jitted)
+    assert recomputation is not None  # the models have gradients
+    least = floor(recomputation.forward)
     torch._dynamo.reset()
     others = {THUNDER: jit_pairwise(model), COMPILE: torch.compile(model, dynamic=False)}
     kept |= {which: kept_by(call, model, x) for which, call in others.items()}

@@ -108,7 +108,7 @@ def claims_of(jitted: Jitted) -> Claims:
     return claims
 
 
-def recomputation_in(jitted: Jitted) -> Recomputation | None:
+def recomputation_of(jitted: Jitted) -> Recomputation | None:
     """What the function saves for its backward; None if it has no backward."""
     return fuser.recomputation_of(_first_trace(jitted))
 
@@ -118,22 +118,6 @@ def _first_trace(jitted: Jitted) -> TraceCtx:
     (graph,) = graphs_of(jitted)  # a function that was not called, or not jitted, raises here
     first: TraceCtx = thunder.compile_stats(graph).last_traces[0]
     return first
-
-
-def recomputation_of(jitted: Jitted) -> Recomputation:
-    """As `recomputation_in`, but raises InputError if there is no backward."""
-    recomputation = recomputation_in(jitted)
-    if recomputation is None:
-        raise no_backward()
-    return recomputation
-
-
-def no_backward() -> InputError:
-    return InputError(
-        "explain", expected="a function jitted with this fuser, with gradients",
-        got="one whose last compilation had no backward",
-        do="call it with tensors that require gradients",
-    )  # fmt: skip
 
 
 def op_texts(region: Region) -> list[tuple[str, str]]:

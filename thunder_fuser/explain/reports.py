@@ -123,7 +123,10 @@ class FusionReport(Shown):
             "reason": self.reason, "where": self.where, "ops": plain(self.ops),
             "schedulers": plain(self.schedulers),
             "segments": _segments(program, kernels),
-            "kernels": [_kernel(kernel) for kernel in kernels],
+            "kernels": [  # without full_source: its prelude is the same in most kernels
+                {name: value for name, value in kernel.to_dict().items() if name != "full_source"}
+                for kernel in kernels
+            ],
             "bytes_in": program.bytes_in if program else 0,
             "bytes_out": program.bytes_out if program else 0,
             "definition": str(program.fusion) if program else "",
@@ -139,11 +142,6 @@ def _segments(program: Compiled | None, kernels: Sequence[Kernel]) -> list[dict[
          "kernels": [next(names)] if segment.scheduler.makes_kernel else []}
         for segment in (program.segments if program else ())
     ]  # fmt: skip
-
-
-def _kernel(kernel: Kernel) -> dict[str, Any]:
-    """Without full_source: its prelude is the same in most kernels."""
-    return {name: value for name, value in kernel.to_dict().items() if name != "full_source"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

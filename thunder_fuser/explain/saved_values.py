@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from thunder_fuser.errors import InputError
 from thunder_fuser.executors.regions.comments import Comments, counted, named
 from thunder_fuser.explain.jitted import (
     Jitted,
     fusions_of,
     graphs_of,
     name_of,
-    no_backward,
     prefixed,
-    recomputation_in,
+    recomputation_of,
 )
 from thunder_fuser.explain.shown import Shown, kib, plain, table
 from thunder_fuser.rematerialization.apply import Recomputation
@@ -129,7 +129,11 @@ def saved(jitted: Any) -> Saved:
     """
     values = saved_in(jitted)
     if values is None:
-        raise no_backward()
+        raise InputError(
+            "explain", expected="a function jitted with this fuser, with gradients",
+            got="one whose last compilation had no backward",
+            do="call it with tensors that require gradients",
+        )  # fmt: skip
     return values
 
 
@@ -137,7 +141,7 @@ def saved_in(jitted: Any) -> Saved | None:
     """As `saved`, or None if there is no backward. Graphs of torch.compile are added up."""
     parts = [
         _of_graph(prefix, graph, cut) for prefix, graph in prefixed(graphs_of(jitted))
-        if (cut := recomputation_in(graph)) is not None
+        if (cut := recomputation_of(graph)) is not None
     ]  # fmt: skip
     return _joined(parts, name_of(jitted)) if parts else None
 

@@ -102,7 +102,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[i
     """
     lines = [line for row in (head, *rows) for line in _lines(row, widths)]
     longest = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = [all(_is_number(row[at]) for row in rows) for at in range(len(head))]
+    right = [all(set(row[at]) <= _NUMBER for row in rows) for at in range(len(head))]
     return "\n".join("  " + _line(line, longest, right) for line in lines)
 
 
@@ -119,10 +119,6 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
         for cell, width, number in zip(cells, widths, right, strict=True)
     )
     return "  ".join(padded).rstrip()
-
-
-def _is_number(cell: str) -> bool:
-    return not cell or set(cell) <= _NUMBER
 
 
 def kib(count: int) -> str:
