@@ -53,16 +53,6 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class TileBlock:
-    """The block that takes a tile: the side by which tiles are numbered, its threads, and whether
-    their steps are unrolled."""
-
-    across: Side
-    threads: int
-    unrolled: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TileWalk:
     """The transforms that make a thread's loops, and the (slow, fast) index of its element in the
     tile."""
@@ -176,8 +166,10 @@ class Transpose(KernelMatch):
         stores = tuple(point.name for point in self.staged if point.name in producer)
 
         def widest(slow: Side, fast: Side, unrolled: bool) -> TileWalk:
+            block = across, threads, unrolled
+
             def build(s: Transforms, width: int) -> TileWalk | None:
-                return _walk(s, (slow, fast), width, TileBlock(across, threads, unrolled))
+                return _walk(s, (slow, fast), width, block)
 
             width = best_width(self.part, self.domain, build, alignment)
             walk = build(Transforms(self.domain), width)
@@ -304,17 +296,17 @@ def _power_of_two(limit: int) -> int:
 
 
 def _walk(
-    s: Transforms, sides: tuple[Side, Side], width: int, block: TileBlock
+    s: Transforms, sides: tuple[Side, Side], width: int, block: tuple[Side, int, bool]
 ) -> TileWalk | None:
     """The loops over a block's tile, with vectors along the second side; None if the width does not
-    divide that.
+    divide that. block: the side by which tiles are numbered, threads, whether steps are unrolled.
 
     [rest, a{8192}, b{8192}], 64 x 128 by 8, 256 threads:
         [rest*a.o*b.o.o@blockIdx.x, step{4}, thread{256}@threadIdx.x, b.i{8}@vectorize]
     [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis, in one run of memory
         [rest*a*b.o.o@blockIdx.x, step{3}, thread{256}@threadIdx.x, a*b.i{8}@vectorize]
     """
-    domain, (slow, fast) = s.domain, sides
+    domain, (slow, fast), (across, threads, unrolled) = s.domain, sides, block
     rest = [axis.name for axis in domain if axis.name not in (*slow.axes, *fast.axes)]
     s.reorder(*rest, *slow.axes, *fast.axes)
     rows, columns = s.merge(slow.axes), s.merge(fast.axes)
@@ -330,12 +322,12 @@ def _walk(
     if not one_run:
         row_blocks, row = s.split(rows, slow.length)
         # Both walks number the tiles alike.
-        numbers = [*rest, *((blocks, row_blocks) if fast is block.across else (row_blocks, blocks))]
+        numbers = [*rest, *((blocks, row_blocks) if fast is across else (row_blocks, blocks))]
         s.reorder(*numbers, row, vector, lane)
         tile = s.merge((row, vector))
-    step, thread = s.split(tile, block.threads)
+    step, thread = s.split(tile, threads)
     s.bind(BIDX=s.merge(tuple(numbers)))
-    if block.unrolled and s.extent(step) <= MAX_UNROLL:
+    if unrolled and s.extent(step) <= MAX_UNROLL:
         s.bind(UNROLL=step)
     s.bind(TIDX=thread, VECTORIZE=lane)
     loops = loop_index(domain, tuple(s.applied))

@@ -47,20 +47,12 @@ class Consumer:
     output: TensorProxy
 
 
-@dataclass(frozen=True, slots=True)
-class Consumed:
-    """The products with a gathered tensor, and the places of the views between."""
-
-    consumers: tuple[Consumer, ...]
-    views: tuple[int, ...]
-
-
 def consumed(
     items: Sequence[Item], readers: Mapping[str, Sequence[int]], starts: Sequence[int],
     whole: str, is_product: Callable[[BoundSymbol], bool],
-) -> Consumed | None:  # fmt: skip
-    """The readers of a gathered tensor, from the items at `starts` on; None if any is not a
-    product."""
+) -> tuple[list[Consumer], list[int]] | None:  # fmt: skip
+    """The readers of a gathered tensor, from the items at `starts` on, in order, and the places of
+    the views between; None if any reader is not a product."""
     turned = {whole: False}  # {a view of it: whether it is transposed}
     found: list[Consumer] = []
     views: list[int] = []
@@ -81,7 +73,7 @@ def consumed(
         line += (
             one for name in made for one in readers.get(name, ()) if one not in line
         )
-    return Consumed(tuple(sorted(found, key=lambda one: one.at)), tuple(views))
+    return sorted(found, key=lambda one: one.at), views
 
 
 def _views(item: Item, turned: Mapping[str, bool]) -> dict[str, bool] | None:

@@ -182,12 +182,13 @@ class Finder:
         back = [one for one in readers if one not in before]
         if before and (len(before) > 1 or not self._is_joined(before[0])):
             return None
-        found = consumed(self.items, self.readers, back, whole.name, self._is_taken)
+        readings = consumed(self.items, self.readers, back, whole.name, self._is_taken)
         post = self.maker[gather.output.name]
         shard, is_asked = gather.args[0], self.lower.overlap == "always"
-        if found is None or not found.consumers or self._is_hidden(post, at):
+        if readings is None or not readings[0] or self._is_hidden(post, at):
             return None
-        consumers, first = found.consumers, found.consumers[0].at
+        consumers, views = readings
+        first = consumers[0].at
         is_weight = any(one.kind == "columns" for one in consumers)
         late = (self.maker.get(one.other.name, -1) > first for one in consumers)
         written = any(self._is_written(one.other, first, one.at) for one in consumers)
@@ -195,7 +196,7 @@ class Finder:
             return None
         if type(shard) is not TensorProxy or self._is_written(shard, post, first):
             return None
-        gone = (post, at, *found.views, *(one.at for one in consumers))
+        gone = (post, at, *views, *(one.at for one in consumers))
         return self._products(gone, consumers, (gather, wait))
 
     def _is_joined(self, at: int) -> bool:

@@ -119,11 +119,9 @@ def _device(region: Region) -> torch.device:
 def _results(bsym: BoundSymbol, call: RegionCallable | None, values: Values) -> Sequence[Any]:
     """A guess at the results of a call; contiguous tensors if nothing is known."""
     proxies = makes(bsym)
+    item, memory = (bsym, NO_MEMORY) if call is None else (call.region, call.memory)
     try:
-        if call is None:
-            results = results_of(bsym, NO_MEMORY, values)
-        else:
-            results = results_of(call.region, call.memory, values)
+        results = results_of(item, memory, values)
     except Exception:  # torch cannot run it on meta tensors
         results = []
     shapes = [tuple(value.shape) for value in results if isinstance(value, torch.Tensor)]
