@@ -198,7 +198,7 @@ def replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
         # Thunder's gradients of products fail on tensors without elements.
         plain = all(
             type(x) is TensorProxy and data_type(x.dtype) in types and x.numel
-            for x in _tensors((args, kwargs))
+            for x in tree_flatten((args, kwargs))[0] if isinstance(x, (TensorProxy, torch.Tensor))
         )
         if plain and _is_taken(signature, symbol, args, kwargs):
             result = rewrite.function(*args, **kwargs)
@@ -229,10 +229,6 @@ def replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
         return result
 
     return call
-
-
-def _tensors(tree: Any) -> list[Any]:
-    return [x for x in tree_flatten(tree)[0] if isinstance(x, (TensorProxy, torch.Tensor))]
 
 
 def _proxies(tree: Any) -> list[TensorProxy]:

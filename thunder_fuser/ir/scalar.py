@@ -387,12 +387,8 @@ def _mul(a: Scalar, b: Scalar) -> Scalar:
         factor, other = (a, b) if a.is_const else (b, a)
         return _sum([(other, factor.value)])
     (first, second) = sorted((a, b), key=lambda s: s.sort_key)
-    corners = [_corner(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    corners = [0 if 0 in (x, y) else x * y for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
     return _intern("mul", (first, second), min(corners), max(corners))
-
-
-def _corner(x: float, y: float) -> float:
-    return 0 if 0 in (x, y) else x * y
 
 
 def _split_multiples(x: Scalar, factor: int) -> tuple[Scalar, Scalar]:

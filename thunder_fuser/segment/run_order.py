@@ -128,7 +128,9 @@ def _greedy(lives: _Lives) -> list[int]:
 def by_posts(info: FusionInfo, candidates: list[Candidate]) -> list[Candidate] | None:
     """The candidates in that order. None if communication cannot keep the definition's order,
     because one kernel has work from before and from after it."""
-    is_post = [_is_post(info, candidate) for candidate in candidates]
+    is_post = [
+        any(is_communication(info.exprs[at]) for at in candidate.exprs) for candidate in candidates
+    ]
     posts = [at for at, yes in enumerate(is_post) if yes]
     if not posts:
         return candidates
@@ -152,10 +154,6 @@ def by_posts(info: FusionInfo, candidates: list[Candidate]) -> list[Candidate] |
         rest.remove(best)
         done.append(best)
     return [candidates[at] for at in done]
-
-
-def _is_post(info: FusionInfo, candidate: Candidate) -> bool:
-    return any(is_communication(info.exprs[at]) for at in candidate.exprs)
 
 
 def _ancestors(needs: list[set[int]], at: int) -> set[int]:

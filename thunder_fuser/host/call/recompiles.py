@@ -44,7 +44,8 @@ def note(owner: object, thing: str, call: Call, variant: object = None) -> None:
     """The same for a call given by its facts."""
     calls = _SEEN.setdefault(owner, {}).setdefault(variant, deque(maxlen=REMEMBERED))
     if calls:
-        why = min((changes(before, call) for before in reversed(calls)), key=_count)
+        found = [changes(before, call) for before in reversed(calls)]
+        why = min(found, key=lambda facts: sum(map(len, facts.values())))
         told = "; ".join(f"argument {name}: {', '.join(facts)}" for name, facts in why.items())
         told = told or "no known fact of its arguments has changed"
         log("recompiles", lambda: f"{thing}: {told}")
@@ -83,10 +84,6 @@ def changes(before: Call, now: Call) -> dict[str, list[str]]:
         if told:
             found[name] = told
     return found
-
-
-def _count(found: Mapping[str, list[str]]) -> int:
-    return sum(map(len, found.values()))
 
 
 _SEEN: WeakKeyDictionary[object, dict[object, deque[Call]]] = WeakKeyDictionary()
