@@ -373,8 +373,7 @@ class ForkGate:
         self._reset()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
-                before=self._close, after_in_parent=self._changed.release,
-                after_in_child=self._reset,
+                before=self._close, after_in_parent=self._open, after_in_child=self._reset
             )
 
     @contextmanager
@@ -395,6 +394,9 @@ class ForkGate:
     def _close(self) -> None:
         self._changed.acquire()
         self._changed.wait_for(lambda: not self._inside)
+
+    def _open(self) -> None:
+        self._changed.release()
 
 
 MOST_BACKGROUND = 8  # threads; only one compiler runs for each core at a time

@@ -37,7 +37,7 @@ from thunder_fuser.functions.define import compute_type
 from thunder_fuser.functions.losses import CrossEntropy
 from thunder_fuser.options import in_force, option
 from thunder_fuser.rematerialization.policy import Policy, policy_of
-from thunder_fuser.source.jit_options import options_of_jit
+from thunder_fuser.source.jit_options import jit_option, options_of_jit
 from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import RENAMES, makes, parts, reads
@@ -237,10 +237,12 @@ def _match(
     needs = of_h, of_w, of_b
     again = recomputes(call.reduction, sums is not None, h.dtype, needs)
     rows = rows_of(call, trains=again or of_w or of_b)
+    if of_w and not again and _takes_halves(call, h):
+        # Chunks alone have a short soft cap, which outweighs what halves cost.
+        is_free = rows or (_is_cap_short(chain.steps, h) and rows_of(call, trains=False))
+        rows = -(-call.logits._shape[0] // 2) if is_free else 0
     if not rows:
         return Reject("the policy keeps its logits")
-    if of_w and not again:
-        rows = _or_half(rows, call, h)
     parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]
     before = parts_of_product[: parts_of_product.index(product)]
     return _ProductLoss(
@@ -381,7 +383,8 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
     computes again. The option `loss_rows` says it, or leaves it to the policy:
 
         none()                logits are kept, as all values
-        time()                in chunks where neither the weight nor the bias has a gradient
+        time()                in chunks where neither the weight nor the bias has a gradient, and
+                              in halves on a GPU where 16-bit logits have a soft cap
         memory(), budget(x)   in chunks
     """
     with in_force(options_of_jit()):
@@ -392,14 +395,21 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
     return rows if rows < call.logits._shape[0] else 0
 
 
-def _or_half(rows: int, call: CrossEntropy, h: Any) -> int:
-    """Half of all rows, if that takes no more bytes: two chunks need no float32 sums (loop.py, Note
-    [As exact as eager]). The option `loss_rows` stays as it is."""
+def _takes_halves(call: CrossEntropy, h: Any) -> bool:
+    """True if half of all rows take no more bytes than chunks with sums: two chunks need no float32
+    sums (loop.py, Note [As exact as eager]). The option `loss_rows` stays as it is."""
     half = -(-int(call.logits._shape[0]) // 2)
     with in_force(options_of_jit()):
         is_free = option("loss_rows") == -1
     sums = (dtypes.float32.bytes - h.dtype.bytes) * h._shape[-1]  # for a word of the vocabulary
-    return half if is_free and h.dtype.bytes * (half - rows) <= sums else rows
+    others = h.dtype.bytes * (half - ROWS[h.device.type])
+    return is_free and half < call.logits._shape[0] and others <= sums
+
+
+def _is_cap_short(steps: Sequence[tuple[str, float]], h: Any) -> bool:
+    """True for a soft cap of 16-bit logits on a GPU."""
+    is_short = h.dtype.bytes < dtypes.float32.bytes and any(name == "tanh" for name, _ in steps)
+    return is_short and (h.device.type != "cpu" or bool(jit_option("emulate")))
 
 
 def _pays(policy: Policy, trains: bool) -> bool:
