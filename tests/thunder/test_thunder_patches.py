@@ -18,6 +18,7 @@ import thunder
 import torch
 from helpers.forked import python
 from torch import nn
+from torch._dynamo.mutation_guard import GenerationTracker, install_generation_tagging_init
 from torch.optim.swa_utils import AveragedModel
 
 import thunder_fuser
@@ -397,3 +398,29 @@ def test_generate_says_that_torch_runs_it(jit: Jit) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jitted.scaled(x)
+
+
+class Walked(dict[int, Any]):
+    def items(self) -> Any:
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_modules_that_dynamo_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traced program makes a module: Thunder does not walk over all that Dynamo knows."""
+    install_generation_tagging_init()
+
+    class Sliced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.all = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for one in self.all[:2]:
+                x = one(x).relu()
+            return x
+
+    model, x = Sliced(), torch.randn(2, 4)
+    known = GenerationTracker.generation_values
+    for name in ("refs", "values"):
+        monkeypatch.setattr(known, name, Walked(getattr(known, name)))
+    torch.testing.assert_close(thunder.jit(model, executors=[fuser])(x), model(x))
