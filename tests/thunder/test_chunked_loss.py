@@ -380,6 +380,17 @@ def test_a_soft_cap_in_halves(policy: str, emulate: bool, is_whole: bool) -> Non
     assert ("576 rows of the logits" not in str(final_traces(jitted)[0])) == is_whole
 
 
+@pytest.mark.parametrize("emulate", [False, True])
+@pytest.mark.parametrize("divisor", [0.0, 1e-42, 1e38])
+def test_a_divisor_without_a_reciprocal(divisor: float, emulate: bool) -> None:
+    def function(h: Any, w: Any, b: Any, target: Any) -> Any:
+        return F.cross_entropy((F.linear(h, w, b).float() / divisor).tanh(), target)
+
+    values = operands(20, torch.bfloat16)
+    got = with_gradients(jit(function, loss_rows=4, emulate=emulate), values)
+    torch.testing.assert_close(got, with_gradients(function, values), equal_nan=True)
+
+
 def test_autocast() -> None:
     def function(h: Any, w: Any, b: Any, target: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16):

@@ -237,10 +237,10 @@ def _match(
     needs = of_h, of_w, of_b
     again = recomputes(call.reduction, sums is not None, h.dtype, needs)
     rows = rows_of(call, trains=again or of_w or of_b)
-    if of_w and not again and _takes_halves(call, h):
-        # Chunks alone have a short soft cap, which outweighs what halves cost.
-        is_free = rows or (_is_cap_short(chain.steps, h) and rows_of(call, trains=False))
-        rows = -(-call.logits._shape[0] // 2) if is_free else 0
+    half = _half(call, h) if of_w and not again else 0
+    # Chunks alone have a short soft cap, which outweighs what halves cost.
+    if half and (rows or (_is_cap_short(chain.steps, h) and rows_of(call, trains=False))):
+        rows = half
     if not rows:
         return Reject("the policy keeps its logits")
     parts_of_product = [*parts(bsyms[facts.places[product.output.name]])]
@@ -395,15 +395,15 @@ def rows_of(call: CrossEntropy, *, trains: bool) -> int:
     return rows if rows < call.logits._shape[0] else 0
 
 
-def _takes_halves(call: CrossEntropy, h: Any) -> bool:
-    """True if half of all rows take no more bytes than chunks with sums: two chunks need no float32
-    sums (loop.py, Note [As exact as eager]). The option `loss_rows` stays as it is."""
+def _half(call: CrossEntropy, h: Any) -> int:
+    """Half of all rows, if that takes no more bytes than chunks with float32 sums, which two chunks
+    do not need (loop.py, Note [As exact as eager]); else 0. The option `loss_rows` goes before."""
     half = -(-int(call.logits._shape[0]) // 2)
     with in_force(options_of_jit()):
         is_free = option("loss_rows") == -1
     sums = (dtypes.float32.bytes - h.dtype.bytes) * h._shape[-1]  # for a word of the vocabulary
     others = h.dtype.bytes * (half - ROWS[h.device.type])
-    return is_free and half < call.logits._shape[0] and others <= sums
+    return half if is_free and half < call.logits._shape[0] and others <= sums else 0
 
 
 def _is_cap_short(steps: Sequence[tuple[str, float]], h: Any) -> bool:

@@ -156,9 +156,11 @@ class RowKernels:
         if of_sums is not None:
             g = g + softmax * ltorch.unsqueeze(of_sums, 1)
         factor = 1.0  # of all multiplications: that of a soft cap, 30 * (1 / 30), needs none
-        for (name, number), y in zip(self.options.steps, values[1:], strict=True):
+        for (name, number), y in zip(reversed(self.options.steps), reversed(values), strict=False):
             if name == "tanh":
                 g = g * (1.0 - y * y)
+            elif name == "div" and not _has_reciprocal(number):
+                g = prims.div(g, number)
             else:
                 factor *= number if name == "mul" else 1.0 / number
         g = g if abs(factor - 1.0) < _ROUNDING else prims.mul(g, factor)
@@ -180,9 +182,15 @@ class RowKernels:
         """
         is_short = x.dtype.bytes < float32.bytes
         return _stepped(x, [
-            ("mul", 1.0 / number) if name == "div" and is_short else (name, number)
+            ("mul", 1.0 / number)
+            if name == "div" and is_short and _has_reciprocal(number) else (name, number)
             for name, number in self.options.steps
         ])  # fmt: skip
+
+
+def _has_reciprocal(number: float) -> bool:
+    """Whether 1 / number is a float with all digits; not of 0, which a program may divide by."""
+    return 1e-30 < abs(number) < 1e30
 
 
 def _stepped(x: Any, steps: Iterable[tuple[str, float]]) -> list[Any]:
