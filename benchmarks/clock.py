@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -55,15 +55,25 @@ class Spread:
 
 
 def medians(
-    calls: Mapping[str, Call], seconds: float, device: torch.device, *, graphs: bool = False
-) -> dict[str, float]:
-    """The median microseconds of each call, all on one set of buffers."""
-    sets = {name: [call] for name, call in calls.items()}
+    calls: Mapping[str, Call], seconds: float, device: torch.device, *, graphs: bool = False,
+    in_a_row: int = 1,
+) -> dict[str, float]:  # fmt: skip
+    """The median microseconds of each call, all on one set of buffers.
+
+    in_a_row: calls of one contender before another's turn. If several, a turn begins when the
+    device is idle: behind a graph, which Python launches at once, a call's Python would not count.
+    """
+
+    def turn(call: Call) -> None:
+        for _ in range(in_a_row):
+            call()
+
+    sets = {name: [partial(turn, call) if in_a_row > 1 else call] for name, call in calls.items()}
     if device.type == "cuda":
-        spreads, _ = cuda_times(sets, seconds, graphs=graphs)
+        spreads, _ = cuda_times(sets, seconds, graphs=graphs, idle=in_a_row > 1)
     else:
         spreads = cpu_times(sets, seconds, keep=False)
-    return {name: spread.us for name, spread in spreads.items()}
+    return {name: spread.us / in_a_row for name, spread in spreads.items()}
 
 
 def sets_for(moved: int, device: torch.device) -> int:
@@ -125,12 +135,15 @@ def cpu_times(calls: Calls, seconds: float, *, keep: bool) -> dict[str, Spread]:
 # ------------------------------------------------------------------------------------------- CUDA
 
 
-def cuda_times(calls: Calls, seconds: float, *, graphs: bool) -> tuple[dict[str, Spread], str]:
+def cuda_times(
+    calls: Calls, seconds: float, *, graphs: bool, idle: bool = False
+) -> tuple[dict[str, Spread], str]:
     """Device time of each call between two events, and the method.
 
     graphs: calls are captured, at least LAUNCHES of them, and replayed together, so that neither
     Python nor a launch is in the time. What cannot be captured is launched one by one, each after a
-    write over the L2 cache, which also keeps the device busy until the launch has come.
+    write over the L2 cache, which also keeps the device busy until the launch has come. idle: it
+    has ended before the call begins.
     """
     repeats = {name: -(-LAUNCHES // len(sets)) * len(sets) for name, sets in calls.items()}
     method = "graph"
@@ -144,9 +157,9 @@ def cuda_times(calls: Calls, seconds: float, *, graphs: bool) -> tuple[dict[str,
         repeats = dict.fromkeys(calls, 1)
     flush = None if method == "graph" else _flush_buffer()
     start = time.perf_counter()
-    _cuda_rounds(runs, 1, flush)
+    _cuda_rounds(runs, 1, flush, idle)
     rounds = _rounds(seconds, time.perf_counter() - start)
-    found = _cuda_rounds(runs, rounds, flush)
+    found = _cuda_rounds(runs, rounds, flush, idle)
     return {
         name: Spread.of([ms * 1e3 / repeats[name] for ms in times]) for name, times in found.items()
     }, method
@@ -188,7 +201,7 @@ def _captured(sets: Sequence[Call], launches: int) -> Call:
 
 
 def _cuda_rounds(
-    runs: Mapping[str, Call], rounds: int, flush: torch.Tensor | None
+    runs: Mapping[str, Call], rounds: int, flush: torch.Tensor | None, idle: bool
 ) -> dict[str, list[float]]:
     """Milliseconds of each run, in turns."""
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in runs}
@@ -197,6 +210,8 @@ def _cuda_rounds(
         for name, run in runs.items():
             if flush is not None:
                 flush.zero_()
+            if idle:
+                torch.cuda.synchronize()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             run()

@@ -193,14 +193,8 @@ class Step:
         in a row: a GPU at its limit of power runs the first one faster than it would in training,
         and all the more behind a contender that waits for memory."""
         self._clear()
-
-        def turn(call: Call) -> None:
-            for _ in range(in_a_row):
-                step(call, self.model, self.batch)
-
-        turns = {name: partial(turn, call) for name, call in calls.items()}
-        found = medians(turns, SECONDS, self.batch[0].device)
-        return {name: us / in_a_row for name, us in found.items()}
+        steps = {name: partial(step, call, self.model, self.batch) for name, call in calls.items()}
+        return medians(steps, SECONDS, self.batch[0].device, in_a_row=in_a_row)
 
     def _clear(self) -> None:
         """Frees gradients and what Python still holds; the peak is counted from here."""
