@@ -17,7 +17,7 @@ from thunder.extend import FusionExecutor
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.executors.overlap.find import overlap_products
 from thunder_fuser.executors.record.result_dtypes import where_types_agree
-from thunder_fuser.executors.regions.dead_views import drop_dead_views
+from thunder_fuser.executors.regions.dead_views import drop_dead_views, drop_identity_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
 from thunder_fuser.executors.regions.writes import (
@@ -33,6 +33,7 @@ from thunder_fuser.executors.stride_orders.results import (
     keep_row_major,
     order_hidden_results,
 )
+from thunder_fuser.executors.stride_orders.weights import copy_weights_together
 from thunder_fuser.executors.support.check import device_of, leaves_of, support
 from thunder_fuser.executors.support.dtensor import mesh_of_call
 from thunder_fuser.executors.support.random import without_state
@@ -56,6 +57,7 @@ from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.rewrites.rfactor import rfactor_sums
 from thunder_fuser.trace.rewrites.split_regions import partition
+from thunder_fuser.trace.rewrites.vectors import broadcast_vectors
 
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."
@@ -73,6 +75,7 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(expand_casts),
     Pass(reorder_matmuls),
     Pass(join_across_copies),
+    Pass(broadcast_vectors),
     Pass(partition, needed="it makes the regions"),
     Pass(recompute_casts),
     Pass(drop_roundings),
@@ -81,6 +84,7 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
 )
 
 REGION_PASSES: tuple[Pass[Plan], ...] = (
+    Pass(drop_identity_views),
     Pass(drop_dead_views),
     Pass(keep_row_major, needed="torch refuses views of results in another order"),
     Pass(donate_last_reads),
@@ -90,6 +94,7 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
     Pass(find_visible_results, needed="without it, every stride would count as hidden"),
     Pass(order_hidden_results),
     Pass(run_channels_last),
+    Pass(copy_weights_together),
     Pass(overlap_products),
 )
 

@@ -52,15 +52,25 @@ def order_operands(item: BoundSymbol) -> list[Proxy]:
     For an image's gradient these are the image and the weight: torch copies the result's gradient
     into their order.
     """
-    graph, operands = graph_of(item), reads(item)
-    if graph is None:
-        return operands
+    graph = graph_of(item)
+    return reads(item) if graph is None else _sources(item, graph, 2)
+
+
+def weight_of(item: BoundSymbol) -> list[Proxy]:
+    """The operand that a convolution's weight is, or is a view of."""
+    graph = graph_of(item)
+    return reads(item)[1:2] if graph is None else _sources(item, graph, 1)
+
+
+def _sources(item: BoundSymbol, graph: Graph, last: int) -> list[Proxy]:
+    """The operands that the last tensors which are convolved come from: image and weight."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     convolved = [node for node in graph.nodes if node.target in CONVOLVED]
     ends = [(node.args, CONVOLVED[node.target][0]) for node in convolved]
-    deciding = [operand for args, end in ends for operand in args[end - 2 : end]]  # image, weight
-    needed = reached(deciding, lambda node: node.all_input_nodes)
-    return [operand for node, operand in zip(placeholders, operands, strict=True) if node in needed]
+    tensors = [tensor for args, end in ends for tensor in args[end - last : end]]
+    needed = reached(tensors, lambda node: node.all_input_nodes)
+    operands = zip(placeholders, reads(item), strict=True)
+    return [operand for node, operand in operands if node in needed]
 
 
 def _may_run_last(item: BoundSymbol) -> bool:

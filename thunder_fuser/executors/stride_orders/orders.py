@@ -99,10 +99,13 @@ def _is_row_major(order: Order) -> bool:
     return order == row_major(len(order))
 
 
+def last_order(rank: int) -> Order:
+    """The order of channels-last images and volumes: axis 1 is the innermost."""
+    return (rank - 1, 0, *range(rank - 2, 0, -1))
+
+
 def _is_last(order: Order) -> bool:
-    """True for channels-last images and volumes: axis 1 is the innermost."""
-    rank = len(order)
-    return rank > 3 and order == (rank - 1, 0, *range(rank - 2, 0, -1))
+    return len(order) in FORMATS and order == last_order(len(order))
 
 
 def format_of(order: Order) -> torch.memory_format | None:

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors that regions read with more axes, and gradients that views would give back unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from thunder_fuser.executors.pipeline import REGION_PASSES, TRACE_PASSES
+from thunder_fuser.executors.regions.dead_views import drop_identity_views
+from thunder_fuser.explain.jitted import final_traces, jit
+from thunder_fuser.trace.prepared import Pass
+from thunder_fuser.trace.rewrites.vectors import broadcast_vectors
+
+Function = Callable[..., torch.Tensor]
+EMULATE = pytest.mark.parametrize("emulate", [False, True], ids=["cpu", "emulator"])
+CHANNELS = 6
+VIEWS = ("reshape", "unsqueeze", "expand", "shallow_copy", "permute", "squeeze")
+
+
+def scaled(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (x * w.reshape(1, CHANNELS, 1, 1) + b.view(CHANNELS, 1, 1)).relu()
+
+
+def group_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.group_norm(x, 2, w, b))
+
+
+def two_norms(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """In two regions, each of which reads the vectors."""
+    y = group_norm(x, w, b)
+    return group_norm(y @ y.mT, w, b)
+
+
+def convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.conv2d(x, torch.ones_like(x)[:1].repeat(CHANNELS, 1, 1, 1), b)) * w.sum()
+
+
+def arguments(
+    shape: tuple[int, ...] = (2, CHANNELS, 4, 5), dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    sizes: list[tuple[int, ...]] = [shape, (CHANNELS,), (CHANNELS,)]
+    made = [torch.randn(size, generator=generator) for size in sizes]
+    return [one.to(dtype).requires_grad_() for one in made]
+
+
+def gradients(function: Function, args: list[torch.Tensor]) -> list[torch.Tensor]:
+    result = function(*args)
+    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(7))
+    return [result, *torch.autograd.grad(result, args, weights.to(result.dtype))]
+
+
+def views(jitted: Any) -> list[str]:
+    """The views that torch makes in the forward and the backward."""
+    names = [bsym.sym.name for trace in final_traces(jitted) for bsym in trace.bound_symbols]
+    return [name for name in names if any(view in name for view in VIEWS)]
+
+
+@EMULATE
+@pytest.mark.parametrize("function", [scaled, group_norm, two_norms, convolved])
+def test_values_and_strides(function: Function, emulate: bool) -> None:
+    args = arguments()
+    jitted = jit(function, strict=True, emulate=emulate)
+    for one, other in zip(gradients(jitted, args), gradients(function, args), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert one.stride() == other.stride()
+
+
+def test_nothing_is_left_to_torch() -> None:
+    """Before: four reshapes of the vectors, and six views for each of their gradients."""
+    jitted = jit(scaled, strict=True)
+    gradients(jitted, arguments())
+    assert views(jitted) == []
+    apart = jit(scaled, strict=True, skip_passes="broadcast_vectors, drop_identity_views")
+    gradients(apart, arguments())
+    assert len(views(apart)) > 8
+
+
+@EMULATE
+@pytest.mark.parametrize("shape", [(0, CHANNELS, 4, 5), (1, CHANNELS, 1, 1), (3, CHANNELS, 0, 2)])
+def test_sizes_of_0_and_1(shape: tuple[int, ...], emulate: bool) -> None:
+    args = arguments(shape)
+    jitted = jit(scaled, strict=True, emulate=emulate)
+    torch.testing.assert_close(gradients(jitted, args), gradients(scaled, args))
+
+
+@EMULATE
+def test_a_strided_vector(emulate: bool) -> None:
+    x, w, b = arguments()
+    whole = torch.stack([w, b], 1).detach()
+
+    def function(x: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        return scaled(x, whole[:, 0], whole[:, 1])
+
+    def strided(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return scaled(x, w, b)
+
+    jitted = jit(strided, strict=True, emulate=emulate)
+    found = jitted(x, whole[:, 0], whole[:, 1])
+    torch.testing.assert_close(found, function(x, whole))
+
+
+# ---------------------------------------------------------------------------------- what stays
+
+
+def for_torch(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Torch reads the vector with its axes too."""
+    columns = w.reshape(CHANNELS, 1)
+    return F.linear(columns, columns) + columns * b.sum() + x.sum()
+
+
+def test_a_vector_that_torch_reads_is_reshaped() -> None:
+    args = arguments()
+    jitted = jit(for_torch, strict=True)
+    torch.testing.assert_close(gradients(jitted, args), gradients(for_torch, args))
+    assert any("reshape" in name for name in views(jitted))
+
+
+def split(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * w.reshape(2, 3)
+
+
+def test_a_vector_that_is_split_is_reshaped() -> None:
+    jitted = jit(split, strict=True)
+    x, w = torch.randn(2, 3), torch.randn(6)
+    torch.testing.assert_close(jitted(x, w), split(x, w))
+    assert views(jitted) != []
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """As many elements as before, in another order."""
+    return (x * 2.0).reshape(2, 3).permute(1, 0).reshape(6)
+
+
+def twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x * 2.0
+    return y, y.unsqueeze(0).reshape(6)
+
+
+def two_views(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x * 2.0
+    return y.unsqueeze(0).reshape(6), y.unsqueeze(1).reshape(6)
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    """Through a view that gives the vector back."""
+    y = x * 2.0
+    y.unsqueeze(0).reshape(6).add_(1.0)
+    return y.unsqueeze(1).reshape(6)
+
+
+@EMULATE
+@pytest.mark.parametrize("function", [turned, twice, two_views, written])
+def test_what_is_no_vector_given_back(function: Callable[..., Any], emulate: bool) -> None:
+    x = torch.randn(6)
+    jitted = jit(function, strict=True, emulate=emulate)
+    found, expected = jitted(x), function(x)
+    torch.testing.assert_close(found, expected)
+    if isinstance(found, tuple):  # two tensors of one memory, as in eager
+        assert found[0] is not found[1] and found[0].data_ptr() == found[1].data_ptr()
+
+
+@pytest.mark.parametrize("run", [broadcast_vectors, drop_identity_views])
+def test_once_is_enough(run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass leaves its own result as it is."""
+    seen: list[tuple[Any, Any]] = []
+
+    def both(plan: Any) -> Any:
+        once = run(plan)
+        seen.append((once, run(once)))
+        return once
+
+    for table, passes in (("TRACE_PASSES", TRACE_PASSES), ("REGION_PASSES", REGION_PASSES)):
+        changed = tuple(Pass(both) if each.run is run else each for each in passes)
+        monkeypatch.setattr(f"thunder_fuser.executors.fuser.{table}", changed)
+    gradients(jit(scaled, strict=True), arguments())
+    facts = [(one.ops, two.ops) if hasattr(one, "ops") else (one.items, two.items)
+             for one, two in seen]  # fmt: skip
+    assert seen and all(one == two for one, two in facts)
