@@ -28,6 +28,7 @@ from thunder_fuser.executors.regions.writes import (
 from thunder_fuser.executors.run.bind import keeps_order
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
+from thunder_fuser.executors.stride_orders.gradients import join_gradients
 from thunder_fuser.executors.stride_orders.results import (
     find_visible_results,
     keep_row_major,
@@ -95,6 +96,7 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
     Pass(order_hidden_results),
     Pass(run_channels_last),
     Pass(copy_weights_together),
+    Pass(join_gradients),
     Pass(overlap_products),
 )
 

@@ -121,8 +121,10 @@ def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
             is_changed(bsym)
             or any(_is_channels_last(values[operand.name]) for operand in order_operands(bsym))
         )
-        for value in tree_iter(function(*args, **kwargs)):
-            yield channels_last(value) if is_last and isinstance(value, torch.Tensor) else value
+        for at, value in enumerate(tree_iter(function(*args, **kwargs))):
+            # Of both gradients, the image's comes first; that of a weight lies as the weight.
+            is_image = isinstance(value, torch.Tensor) and not (at and is_changed(bsym))
+            yield channels_last(value) if is_last and is_image else value
 
 
 def _is_channels_last(value: Any) -> bool:
