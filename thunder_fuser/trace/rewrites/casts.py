@@ -18,6 +18,8 @@ from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.repeat import Repeater
 
+_STEPS = (PrimIDs.TRUNC, PrimIDs.FLOOR, PrimIDs.CEIL, PrimIDs.ROUND)
+
 
 def expand_casts(prepared: Prepared) -> Prepared:
     """Takes fusible composites that round apart, so that their casts are ops of the trace.
@@ -84,10 +86,12 @@ def drop_roundings(prepared: Prepared) -> Prepared:
     If n must be stored for others (torch, another region, the caller), all readers read what is
     stored. This pass decides for the whole trace before the backward's cut is chosen, so no choice
     of the cut changes a bit. It drops no rounding between forward and backward, from float64, or
-    to 8 bits: chains of ops make no such casts, so the program asked for them.
+    to 8 bits: chains of ops make no such casts, so the program asked for them. Nor one before a
+    step: of 17.97 as bfloat16, which is 18, the whole part is another one.
     """
     ops: list[Op] = []
     stored, returned = prepared.flow.crossing, set(prepared.ops[-1].read_names)
+    stored |= _before_steps(prepared)
     rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
     swaps: dict[Variable, Proxy] = {}
     for op in prepared.ops:
@@ -105,6 +109,17 @@ def drop_roundings(prepared: Prepared) -> Prepared:
                 rounded[result.name] = (source, op.region)
         ops.append(op)
     return prepared.with_ops(ops)
+
+
+def _before_steps(prepared: Prepared) -> set[str]:
+    """The values of 16 bits of which, as wider ones, the whole part is taken."""
+    casts = (op for op in prepared.ops if op.is_fusible and op.widens)
+    widened = {op.makes[0].name: op.read_names[0] for op in casts}
+    return {
+        widened[name]
+        for op in prepared.ops if any(leaf.sym.id in _STEPS for leaf in op.leaves)
+        for name in op.read_names if name in widened
+    }  # fmt: skip
 
 
 def _is_cast(bsym: BoundSymbol) -> bool:
