@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions in channels-last order on a CUDA device: weights that change their order together,
+gradients in one call of torch, and an upsampling inside of regions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.exactness import assert_as_exact_as_eager
+from thunder import last_backward_traces, last_traces
+from torch import nn
+
+import thunder_fuser
+from thunder_fuser.explain.jitted import jit
+
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+]
+
+
+class Level(nn.Module):
+    """Of a U-Net: half the size and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32)
+        self.down, self.batch = nn.Conv2d(32, 48, 3, 2, 1), nn.BatchNorm2d(48)
+        self.pixel = nn.Conv2d(48, 32, 1, bias=False)
+        self.up = nn.Conv2d(64, 16, (3, 5), padding=(1, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.silu(self.norm(self.first(x)))
+        y = self.pixel(F.relu(self.batch(self.down(x))))
+        y = F.interpolate(y, scale_factor=2.0, mode="nearest")
+        return self.up(torch.cat([x, y], 1))
+
+
+def model(dtype: torch.dtype = torch.bfloat16) -> tuple[Level, torch.Tensor]:
+    torch.manual_seed(0)
+    return Level().to("cuda", dtype), torch.randn(4, 16, 32, 24, device="cuda").to(dtype)
+
+
+def gradients(module: nn.Module, call: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    result = call(x)
+    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(7)).to(result)
+    return [result, *torch.autograd.grad(result, [*module.parameters()], weights)]
+
+
+def doubled(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    double = copy.deepcopy(module).double()
+    return gradients(double, double, x.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels last"])
+def test_a_step(dtype: torch.dtype, last: bool) -> None:
+    module, x = model(dtype)
+    if last:
+        module = module.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
+    eager = copy.deepcopy(module)
+    jitted = jit(module, strict=True)
+    for _ in range(2):
+        found, expected = gradients(module, jitted, x), gradients(eager, eager, x)
+        assert_as_exact_as_eager(found, expected, doubled(eager, x))
+        assert [one.stride() for one in found] == [one.stride() for one in expected]
+    backward = last_backward_traces(jitted)[-1].bound_symbols
+    assert sum(bsym.sym.name.startswith("conv2d_backward_") for bsym in backward) == 3
+    copies = [
+        len(bsym.subsymbols) for bsym in last_traces(jitted)[-1].bound_symbols
+        if bsym.subsymbols and all(part.sym.name == "stride_order" for part in bsym.subsymbols)
+    ]  # fmt: skip
+    assert copies == ([] if last else [3])
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_weights_that_change_in_a_way_that_nobody_sees(graphs: bool) -> None:
+    module, x = model()
+    module.eval()
+    jitted = thunder_fuser.jit(module, fuser_strict=True, fuser_cuda_graphs=graphs)
+    with torch.no_grad():
+        for _ in range(5):
+            torch.testing.assert_close(jitted(x), module(x), rtol=3e-2, atol=3e-2)
+            for parameter in module.parameters():
+                parameter.data.mul_(-1.1)
