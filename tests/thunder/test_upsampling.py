@@ -227,16 +227,31 @@ def test_a_region_that_cannot_be_compiled_runs_in_torch() -> None:
         torch.testing.assert_close(found, result.detach())
 
 
-def test_written_in_place_behind_it() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        y = F.interpolate(x, scale_factor=2.0)
-        y.mul_(2)
-        return y + F.interpolate(x * 2, scale_factor=2.0)
+def in_place_behind(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.interpolate(x, scale_factor=2.0), inplace=True) * 2
 
+
+def in_place_before(x: torch.Tensor) -> torch.Tensor:
+    x = x * 2
+    y = F.interpolate(x, scale_factor=2.0)
+    x.add_(1)
+    return torch.cat([y, F.interpolate(x, scale_factor=2.0)], 1)
+
+
+@pytest.mark.parametrize("function", [in_place_behind, in_place_before])
+def test_writes_in_place_are_in_the_same_region(function: Any) -> None:
+    """What is made shares no memory with the image."""
     x = image((2, 4, 6, 5), torch.float32)
-    before = x.clone()
-    check(function, x)
-    assert torch.equal(x, before)
+    jitted = check(function, x)
+    assert len(fusions_of(jitted)) == 2 and ran(jitted) == {"region"}
+
+
+def test_the_backward_repeats_pixels_again() -> None:
+    """It keeps the small image."""
+    x = image((2, 4, 6, 5), torch.float32)
+    jitted = check(lambda x: F.interpolate(x * 2, scale_factor=2.0).square(), x)
+    backward = fusions_of(jitted)[-1].region
+    assert "upsample_nearest" in {leaf.sym.name for leaf in backward.leaves}
 
 
 def test_the_result_is_new_memory() -> None:

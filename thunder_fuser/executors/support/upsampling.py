@@ -24,6 +24,7 @@ from thunder.extend import OperatorExecutor
 from thunder_fuser.executors.support.dtypes import FLOATS
 from thunder_fuser.executors.support.rows import Row
 from thunder_fuser.ir.frontend.language import Recorder
+from thunder_fuser.trace.proxies import NEW_MEMORY
 
 Sizes = tuple[int, ...]
 UPSAMPLING = OperatorExecutor("thunder_fuser_upsampling")
@@ -83,12 +84,13 @@ def _gradient_in_torch(g: torch.Tensor, split: Sizes) -> torch.Tensor:
 
 
 upsample_nearest = UPSAMPLING.register_operator(
-    FORWARD, meta=lambda x, split: TensorProxy(like=x, shape=_large(split)),
+    FORWARD, meta=lambda x, split: TensorProxy(like=x, shape=_large(split)), tags=[NEW_MEMORY],
     fn=lambda x, split: torch.nn.functional.interpolate(x, _large(split)[2:]),
 )  # fmt: skip
 upsample_nearest_backward = UPSAMPLING.register_operator(
-    BACKWARD, meta=lambda g, split: TensorProxy(like=g, shape=_small(split)), fn=_gradient_in_torch
-)
+    BACKWARD, meta=lambda g, split: TensorProxy(like=g, shape=_small(split)), tags=[NEW_MEMORY],
+    fn=_gradient_in_torch,
+)  # fmt: skip
 
 
 def _repeated(fd: Recorder, x: Any, split: Sizes) -> Any:
