@@ -12,8 +12,8 @@ autograd is traced on fake tensors, once for the sizes of a call. The ops that d
 result's gradient run in the forward, all others in the backward.
 
 The gradient of the first tensor is an op of its own, so that it can be dropped: a model's input
-image needs no gradient. Images that nearest interpolation enlarges 2 or 3 times are no op of torch:
-regions repeat their pixels.
+image needs no gradient. Interpolation that repeats pixels 2 or 3 times is no op of torch, but of
+regions.
 """
 
 from __future__ import annotations
@@ -398,16 +398,14 @@ def _repeated(
     counts = upsampling.repeats(shape[2:], after[2:], scale_factor, mode)
     if counts is None or data_type(input.dtype) not in FLOATS:
         return None
-    if prod(counts) > upsampling.FEW_REPEATS and not _is_on_gpu(input):
-        return None
-    return upsampling.upsample_nearest(input, upsampling.split_by(shape, counts))
+    is_short = prod(counts) <= upsampling.FEW_REPEATS or _is_on_gpu(input)
+    split = upsampling.split_by(shape, counts)
+    return upsampling.upsample_nearest(input, split) if is_short else None
 
 
 def _upsampled(x: Any, split: tuple[int, ...]) -> tuple[Any, Backward]:
-    def backward(g: Any) -> Any:
-        yield x, upsampling.upsample_nearest_backward(g, split)
-
-    return upsampling.upsample_nearest(x, split), backward
+    result = upsampling.upsample_nearest(x, split)
+    return result, lambda g: [(x, upsampling.upsample_nearest_backward(g, split))]
 
 
 KERNELS_OF_TORCH: Table = {

@@ -41,12 +41,10 @@ ROWS = {row.id: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a primitive is listed twice"
 
 _UNCLAIMED = (None, STATELESS, UPSAMPLING)
-_REDUCTIONS = frozenset(
-    {
-        PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD,
-        PrimIDs.VAR_MEAN,
-    }
-)  # fmt: skip
+_REDUCTIONS = frozenset({
+    PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD,
+    PrimIDs.VAR_MEAN,
+})  # fmt: skip
 _NEVER = {
     "convolution": OF_TORCH,
     **dict.fromkeys(("attention_backward", "masked_attention_backward"), OF_TORCH),
