@@ -12,7 +12,8 @@ autograd is traced on fake tensors, once for the sizes of a call. The ops that d
 result's gradient run in the forward, all others in the backward.
 
 The gradient of the first tensor is an op of its own, so that it can be dropped: a model's input
-image needs no gradient.
+image needs no gradient. Interpolation that repeats pixels 2 or 3 times is no op of torch, but of
+regions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import thunder.torch as ltorch
@@ -40,12 +42,16 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from thunder_fuser.base.threads import make_reentrant_lock
+from thunder_fuser.executors.support import upsampling
+from thunder_fuser.executors.support.dtypes import FLOATS, data_type
 from thunder_fuser.functions.define import (
+    Backward,
     Composite,
     Rewrite,
     Table,
     as_type,
     refuses_tensors,
+    with_gradient,
 )
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import TORCH_KERNELS
@@ -364,7 +370,10 @@ def _other(function: str) -> Table:
             lambda leaf: tuple(leaf) if isinstance(leaf, torch.Size) else leaf, (args, kwargs)
         )
         try:
-            return NotImplemented if _refuses(*args, **kwargs) else op(*args, **kwargs)
+            if _refuses(*args, **kwargs):
+                return NotImplemented
+            repeated = _repeated(*args, **kwargs) if function == "interpolate" else None
+            return op(*args, **kwargs) if repeated is None else repeated
         except (RuntimeError, TypeError, ValueError, NotImplementedError):
             if function not in _CHECKED:
                 raise
@@ -376,8 +385,31 @@ def _other(function: str) -> Table:
     }  # fmt: skip
 
 
+def _repeated(
+    input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", *others: Any,
+    **named: Any,
+) -> Any:  # fmt: skip
+    """interpolate(x[N, C, H, W], scale_factor=2.0)  ->  upsample_nearest(x, (N, C, H, 2, W, 2))
+
+    None for a call that does not repeat all elements equally often, or that torch runs as fast.
+    """
+    call, _ = _call_of("interpolate", (input, size, scale_factor, mode, *others), named)
+    shape, after = input._shape, _types_of_results(call)[0][0]["shape"]
+    counts = upsampling.repeats(shape[2:], after[2:], scale_factor, mode)
+    if counts is None or data_type(input.dtype) not in FLOATS:
+        return None
+    is_short = prod(counts) <= upsampling.FEW_REPEATS or _is_on_gpu(input)
+    split = upsampling.split_by(shape, counts)
+    return upsampling.upsample_nearest(input, split) if is_short else None
+
+
+def _upsampled(x: Any, split: tuple[int, ...]) -> tuple[Any, Backward]:
+    result = upsampling.upsample_nearest(x, split)
+    return result, lambda g: [(x, upsampling.upsample_nearest_backward(g, split))]
+
+
 KERNELS_OF_TORCH: Table = {
     name: definition
     for table in (*map(_convolution, CONVOLUTIONS), *map(_other, OTHERS))
     for name, definition in table.items()
-}
+} | {upsampling.FORWARD: with_gradient(lambda *_: None, _upsampled, upsampling.upsample_nearest)}

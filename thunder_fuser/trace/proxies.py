@@ -27,12 +27,10 @@ from thunder.distributed.prims import PrimIDs as DistPrims
 
 PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
                    dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
-VIEWS = frozenset(
-    {
-        PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
-        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG,
-    }
-)  # fmt: skip
+VIEWS = frozenset({
+    PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
+    PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG,
+})  # fmt: skip
 MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
 # Torch's executor gives collectives, in-place copies and fences its own symbols, whose ids are
 # strings. It has claimed the collectives of a trace with gradients already.
@@ -48,7 +46,8 @@ TORCH_KERNELS = "thunder_fuser_kernels"
 TORCH_VIEWS = frozenset(
     sym.name for sym in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
 )
-_OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD}
+NEW_MEMORY = "new memory"  # a tag of primitives here: what they make shares no memory
+_OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, NEW_MEMORY}
 
 Names = tuple[str, ...]
 
@@ -101,11 +100,11 @@ def written_by(bsym: BoundSymbol) -> Iterator[Names]:
 def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[Names]:
     """The operands and results of each part that may give back the memory of an operand.
 
-    Thunder's primitives allocate their results, except those in _SHARING. Random ops and ops too
-    expensive to recompute do so too. Nothing is known of the others: torch functions that Thunder
-    passes on (x.detach()), users' operators, collectives. An in-place copy returns what it writes:
-    see `written_by`. in_torch: torch runs the symbol as a whole, so it may be a view though none
-    of its parts is: `x.diagonal()`.
+    Thunder's primitives allocate their results, except those in _SHARING. So do ops with a tag of
+    _OWN_MEMORY. Nothing is known of the others: torch functions that Thunder passes on
+    (x.detach()), users' operators, collectives. An in-place copy returns what it writes: see
+    `written_by`. in_torch: torch runs the symbol as a whole, so it may be a view though none of its
+    parts is: `x.diagonal()`.
     """
     if in_torch and bsym.sym.name in TORCH_VIEWS:
         yield _names(bsym)

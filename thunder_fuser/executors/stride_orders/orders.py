@@ -28,6 +28,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.analysis.part import models_of
 from thunder_fuser.executors.regions.plan import Order, RegionMemory
 from thunder_fuser.executors.regions.region import Region
+from thunder_fuser.executors.support.upsampling import BACKWARD, FORWARD
 from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads, renamed_by
 
@@ -35,8 +36,8 @@ Orders = Mapping[str, Order]
 
 # By the rank of images and of volumes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
-_ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT})  # else eager's result is contiguous
+_ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT, FORWARD, BACKWARD})  # else contiguous
+_OTHER_SIZES = _ONLY_CHANNELS_LAST | {PrimIDs.SLICE}
 _OF_SAME_AXES = (PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG)
 _WITHOUT_ORDER = {*VIEWS, "torch.cumsum"}.difference(_OF_SAME_AXES)
 
@@ -136,7 +137,9 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
         is_image = before and after and (_is_last(before) or _is_last(after))
         return [after] if after and is_image else []
     orders = [known.get(model.name, ()) for model in _models(leaf, result)]
-    if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not all(map(_is_last, orders)):
+    is_volume = leaf.sym.id == BACKWARD and result.ndim > 4  # torch makes it contiguous
+    is_last = all(map(_is_last, orders)) and not is_volume
+    if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not is_last:
         return []
     return [*filter(None, orders)]
 

@@ -31,20 +31,20 @@ from thunder_fuser.executors.support.rows import (
     needs_tensor,
     refuse_numbers,
 )
+from thunder_fuser.executors.support.upsampling import UPSAMPLED, UPSAMPLING
 from thunder_fuser.executors.support.whole_composites import refuse_composite
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
-_TABLE = (*PRIMITIVES, *INDEXING, *PRODUCTS, *DTENSOR)
+_TABLE = (*PRIMITIVES, *INDEXING, *PRODUCTS, *DTENSOR, *UPSAMPLED)
 ROWS = {row.id: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a primitive is listed twice"
 
-_REDUCTIONS = frozenset(
-    {
-        PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD,
-        PrimIDs.VAR_MEAN,
-    }
-)  # fmt: skip
+_UNCLAIMED = (None, STATELESS, UPSAMPLING)
+_REDUCTIONS = frozenset({
+    PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD,
+    PrimIDs.VAR_MEAN,
+})  # fmt: skip
 _NEVER = {
     "convolution": OF_TORCH,
     **dict.fromkeys(("attention_backward", "masked_attention_backward"), OF_TORCH),
@@ -80,7 +80,7 @@ def support(bsym: BoundSymbol) -> Reject | None:
 
 def row_of(bsym: BoundSymbol) -> Row | None:
     """The row of a primitive that no other executor has claimed."""
-    return ROWS.get(bsym.sym.id) if bsym.sym.executor in (None, STATELESS) else None
+    return ROWS.get(bsym.sym.id) if bsym.sym.executor in _UNCLAIMED else None
 
 
 def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | None:
