@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.exactness import assert_as_exact_as_eager
 from thunder import last_backward_traces, last_traces
 from torch import nn
 
@@ -55,6 +54,12 @@ def doubled(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return gradients(double, double, x.double())
 
 
+def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """The error of all tensors together, each of its own size."""
+    errors = [(a - b).norm() / b.norm() for a, b in zip(found, exact, strict=True)]
+    return float(torch.stack(errors).square().mean().sqrt())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels last"])
 def test_a_step(dtype: torch.dtype, last: bool) -> None:
@@ -66,7 +71,9 @@ def test_a_step(dtype: torch.dtype, last: bool) -> None:
     jitted = jit(module, strict=True)
     for _ in range(2):
         found, expected = gradients(module, jitted, x), gradients(eager, eager, x)
-        assert_as_exact_as_eager(found, expected, doubled(eager, x))
+        exact = doubled(eager, x)
+        assert off(found[:1], exact[:1]) <= 1.2 * off(expected[:1], exact[:1])
+        assert off(found[1:], exact[1:]) <= 1.2 * off(expected[1:], exact[1:])
         assert [one.stride() for one in found] == [one.stride() for one in expected]
     backward = last_backward_traces(jitted)[-1].bound_symbols
     assert sum(bsym.sym.name.startswith("conv2d_backward_") for bsym in backward) == 3

@@ -29,12 +29,15 @@ from thunder_fuser.executors.run.bind import keeps_order
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
 from thunder_fuser.executors.stride_orders.gradients import join_gradients
+from thunder_fuser.executors.stride_orders.operands import (
+    copy_images_once,
+    copy_weights_together,
+)
 from thunder_fuser.executors.stride_orders.results import (
     find_visible_results,
     keep_row_major,
     order_hidden_results,
 )
-from thunder_fuser.executors.stride_orders.weights import copy_weights_together
 from thunder_fuser.executors.support.check import device_of, leaves_of, support
 from thunder_fuser.executors.support.dtensor import mesh_of_call
 from thunder_fuser.executors.support.random import without_state
@@ -95,6 +98,7 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
     Pass(find_visible_results, needed="without it, every stride would count as hidden"),
     Pass(order_hidden_results),
     Pass(run_channels_last),
+    Pass(copy_images_once),
     Pass(copy_weights_together),
     Pass(join_gradients),
     Pass(overlap_products),

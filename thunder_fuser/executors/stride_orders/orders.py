@@ -65,7 +65,8 @@ def result_orders(
     inputs: without numbers, and without tensors that were expanded along an axis. seen: the orders
     of eager torch; if False, a value whose operands differ may have another one.
     """
-    if all(map(_is_row_major, inputs.values())):
+    sets_order = any(leaf.sym.id is PrimIDs.STRIDE_ORDER for leaf in leaves)
+    if not sets_order and all(map(_is_row_major, inputs.values())):
         return {}
     known = dict(inputs)
     for leaf in leaves:

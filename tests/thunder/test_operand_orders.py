@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Row-major weights of convolutions in channels-last order: one fusion copies many of them."""
+"""Operands of convolutions in channels-last order: one fusion copies many row-major weights, and an
+image once for all its convolutions."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from thunder.core.devices import DeviceType
 from torch import nn
 
 from thunder_fuser.executors.pipeline import REGION_PASSES
-from thunder_fuser.executors.stride_orders import convolutions, weights
-from thunder_fuser.executors.stride_orders.weights import copy_weights_together
+from thunder_fuser.executors.stride_orders import convolutions, operands
+from thunder_fuser.executors.stride_orders.operands import copy_images_once, copy_weights_together
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.trace.prepared import Pass
 
@@ -27,7 +28,7 @@ LAST = torch.channels_last
 def taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the CPU's images of any float were the tensor cores'."""
     monkeypatch.setattr(convolutions, "_may_run_last", lambda item: True)
-    monkeypatch.setattr(weights, "_DEVICES", (DeviceType.CPU,))
+    monkeypatch.setattr(operands, "_DEVICES", (DeviceType.CPU,))
 
 
 class Images(nn.Module):
@@ -123,7 +124,7 @@ def test_shared_weights_and_volumes(make: Callable[[], nn.Module], emulate: bool
 @pytest.mark.parametrize("most", [0, 3 * 8 * 9 * 4, (3 + 8) * 8 * 9 * 4])
 def test_the_bytes_of_a_fusion(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most so many, or one weight of more."""
-    monkeypatch.setattr(weights, "MOST_BYTES", most)
+    monkeypatch.setattr(operands, "MOST_BYTES", most)
     model, x = Images(), image()
     jitted = jit(model, strict=True)
     check(model, jitted, x)
@@ -178,18 +179,81 @@ def test_a_weight_that_the_trace_writes() -> None:
     assert names.count("stride_order") == 1
 
 
-def test_once_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+# ------------------------------------------------------------------------------------------- images
+
+
+class Normed(nn.Module):
+    """A norm of the user's row-major image, which a convolution reads, and something else too."""
+
+    def __init__(self, *, is_read: bool = False) -> None:
+        super().__init__()
+        self.norm, self.is_read = nn.GroupNorm(2, 4), is_read
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.silu(self.norm(x))
+        y = F.relu(self.second(F.relu(self.first(x))))
+        return (y.mean((2, 3)) + x.amax((2, 3))) if self.is_read else y.mean((2, 3))
+
+
+def image_copies(jitted: Any) -> list[str]:
+    """The images that fusions copy in the forward, by the names that convolutions do not read."""
+    trace = last_traces(jitted)[-1]
+    arguments = {proxy.name for proxy in trace.args}
+    return [
+        part.args[0].name for bsym in trace.bound_symbols for part in bsym.subsymbols
+        if part.sym.name == "stride_order" and part.args[0].name not in arguments
+    ]  # fmt: skip
+
+
+@EMULATE
+def test_an_image_is_copied_once(emulate: bool) -> None:
+    """For the convolution and for the gradient of its weight, which saves the copy."""
+    model, x = Normed(), image(4)
+    jitted = jit(model, strict=True, emulate=emulate)
+    check(model, jitted, x)
+    (copied,) = image_copies(jitted)
+    backward = last_backward_traces(jitted)[-1]
+    names = {arg.name for bsym in backward.bound_symbols for arg in bsym.flat_proxy_args}
+    assert copied not in names
+
+
+def test_an_image_that_lies_right_later() -> None:
+    """The fusion returns it as it is."""
+    model, x = Normed(), image(4)
+    jitted = jit(model, strict=True)
+    check(model, jitted, x)
+    lying = x.detach().contiguous(memory_format=LAST).requires_grad_()
+    found, expected = step(model, jitted, lying), step(model, model, lying)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert len(image_copies(jitted)) == 1
+
+
+def test_images_that_lie_right_or_have_other_readers_are_not_copied() -> None:
+    for model, x in (
+        (Normed(is_read=True), image(4)),
+        (Normed(), image(4).detach().contiguous(memory_format=LAST).requires_grad_()),
+        (Images(), image()),
+    ):
+        jitted = jit(model, strict=True)
+        found, expected = step(model, jitted, x), step(model, model, x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert image_copies(jitted) == []
+
+
+@pytest.mark.parametrize("run", [copy_images_once, copy_weights_together])
+def test_once_is_enough(run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, Any]] = []
 
     def both(plan: Any) -> Any:
-        once = copy_weights_together(plan)
-        seen.append((once.items, copy_weights_together(once).items))
+        once = run(plan)
+        seen.append((once.items, run(once).items))
         return once
 
     changed = tuple(
-        Pass(both) if each.run is copy_weights_together else each for each in REGION_PASSES
+        Pass(both) if each.run is run else each for each in REGION_PASSES
     )
     monkeypatch.setattr("thunder_fuser.executors.fuser.REGION_PASSES", changed)
-    model = Images()
-    step(model, jit(model, strict=True), image())
+    for model, channels in ((Images(), 3), (Normed(), 4)):
+        step(model, jit(model, strict=True), image(channels))
     assert seen and all(one == two for one, two in seen)
