@@ -26,7 +26,7 @@ from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcas
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance
 from thunder_fuser.presegment.rewrite import Fired, FusionPass
-from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
+from thunder_fuser.presegment.rfactor import rfactor, short_runs, two_stage_reductions
 from thunder_fuser.presegment.unify_memory_order import unify_memory_order
 from thunder_fuser.presegment.unroll_short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.target import Target
@@ -56,6 +56,7 @@ PASSES: tuple[FusionPass, ...] = (
     # These depend on how many blocks a device holds, on the memory of a block, and on prices.
     FusionPass(two_stage_reductions, _REDUCTIONS, for_target=True),
     FusionPass(unify_memory_order, _REDUCTIONS, for_target=True),
+    FusionPass(short_runs, _REDUCTIONS, for_target=True, repeatable=False),
     FusionPass(rfactor, _REDUCTIONS, for_target=True),
     FusionPass(materialize_broadcasts, _COSTLY, for_target=True),
     FusionPass(one_pass_variance, frozenset({"sum"}), for_target=True),

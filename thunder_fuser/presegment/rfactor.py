@@ -5,8 +5,9 @@
 ->  T2 = sum(T0, dims=[2]); T3 = sum(T2, dims=[0])          the two steps
     T1 = broadcast(T3, is_broadcast_dim=[True, False, True])    the axes that keepdim asks for
 
-Two passes do so: `two_stage_reductions` if reductions over different axes can share the first step,
-`rfactor` if a reduction in one step would leave most of a device idle.
+Three passes do so: `two_stage_reductions` if reductions over different axes can share the first
+step, `short_runs` if few reduced elements follow one another in memory, `rfactor` if a reduction in
+one step would leave most of a device idle.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes, Pattern
@@ -23,10 +24,11 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.one_pass_variance import joins_its_mean
 from thunder_fuser.presegment.rewrite import Rule
 from thunder_fuser.presegment.unify_memory_order import order_of_sum
 from thunder_fuser.schedule import nested
-from thunder_fuser.schedule.axes import size_of
+from thunder_fuser.schedule.axes import order_in_memory, size_of
 from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
 from thunder_fuser.target import Target
 
@@ -42,6 +44,12 @@ CPU_UNITS = 16  # rows, or blocks of columns, that are enough work for a CPU's t
 MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the bytes
+# Of a row in pieces that do not follow one another: the bytes from which pieces are no waste, and
+# how much dearer each is than its bytes. One kernel for a group norm of images, channels last, took
+# so many times as long as a clone: pieces of 16 bytes 3.9, 20 4.6, 40 2.4, 64 1.7 (H200).
+LONG_PIECE, PIECE_PRICE = 64, 48
+MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level cache holds
+LEAST_GAIN = 0.125  # of the price of one kernel: prices are no more exact than that
 
 
 # ---- which axes are walked again
@@ -163,6 +171,97 @@ def _split_dims(
     return first, tuple(at - sum(dim < at for dim in first) for at in others)
 
 
+# ---- sums of short runs
+
+
+def short_runs(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Sums over outer axes and a few inner elements begin with sums of the columns.
+
+        T1 = sum(T0: bf16[n, hw, g, c], dims=[1, 3])     a group norm, channels last; c is 8
+    ->  T2 = sum(T0, dims=[1], chunk=k)    f32[runs, n, g, c]: g and c follow one another in memory
+        T1 = sum(T2, dims=[0, 3])
+
+    One kernel with a block for each n and g reads pieces of c elements. Each piece is a line of
+    memory for a warp, and part of a sector. Sums of columns read whole lines, in wide vectors, but
+    x is not on chip when its mean is known: it is read again. So the pass compares the bytes:
+
+        (X + Y) * (1 + 48 / 16) = 8 * X      ->  2 * X + Y = 3 * X,  for images Y of X bytes
+
+    A variance is in the first read if it is computed as one_pass_variance.py does, which needs x of
+    16 bits. Without that it is one more. Under `repeatable` all stays as it is: which reduction is
+    first is not known from its own sizes.
+    """
+    whole = Parts(fusion).of(fusion.exprs)
+    if target.is_cpu or has_order(whole, options):
+        return {}
+    rule: dict[OpRecord, Iterable[OpRecord]] = {}
+    for record in whole.reductions:
+        pattern, order = whole.patterns[record.outputs[0]], order_of_sum(whole, record, options)
+        if _is_in_short_runs(fusion, whole, pattern, order, target, options):
+            over = tuple(axis for axis in order if axis in _outer(pattern, order))
+            first, others = _split_dims(whole, record, frozenset(over))
+            second = (0, *(at + 1 for at in others))
+            chunk = _chunk_of_columns(whole, pattern, over, target)
+            rule[record] = [*_in_runs(fusion, whole, record, order, chunk, first, second)]
+    return rule
+
+
+def _outer(pattern: Pattern, order: tuple[str, ...]) -> Axes:
+    """The reduced axes with a kept axis inside of them; none if no reduced axis is inside of it."""
+    inner = frozenset(takewhile(pattern.reduced.__contains__, reversed(order)))
+    return pattern.reduced - inner if inner else Axes()
+
+
+def _is_in_short_runs(
+    fusion: Fusion, whole: Part, pattern: Pattern, order: tuple[str, ...],
+    target: Target, options: CompileOptions,
+) -> bool:  # fmt: skip
+    """True if the inner pieces are so short that reading all data again costs less."""
+    outer = _outer(pattern, order)
+    alike = {other for other in whole.patterns.values() if other.walked == pattern.walked}
+    chunked = any(expr.attr("chunk") is not None for expr in whole.reductions)
+    if not outer or not pattern.kept or len(alike) > 1 or chunked:
+        return False
+    read, written = (
+        {name for name in names if set(order_in_memory(whole, name, pattern.walked)) == set(order)}
+        for names in (whole.inputs, whole.outputs)
+    )
+    itemsize = min((whole.tensors[name].dtype.bytes for name in read), default=LONG_PIECE)
+    piece = size_of(whole, pattern.reduced - outer) * itemsize
+    loaded, stored = (sum(map(whole.bytes_of, names)) for names in (read, written))
+    if piece >= LONG_PIECE or loaded + stored <= MAX_CACHED:
+        return False
+    levels, reads = _levels(fusion, whole, pattern, written, target, options)
+    now = (loaded + stored) * (1 + PIECE_PRICE / piece)
+    then = loaded * reads + stored + 2 * levels * target.launch_bytes
+    return then < now * (1 - LEAST_GAIN)
+
+
+def _levels(
+    fusion: Fusion, whole: Part, pattern: Pattern, written: Iterable[str],
+    target: Target, options: CompileOptions,
+) -> tuple[int, int]:  # fmt: skip
+    """(how many reductions of a pattern wait for one another, how often that reads the data)"""
+    level: dict[str, int] = {}
+    for expr in whole.exprs:
+        name, known = expr.outputs[0], max((level.get(n, 0) for n in names_of(expr)), default=0)
+        waits = whole.patterns.get(name) == pattern
+        waits = waits and not (known and joins_its_mean(fusion, whole, expr, target, options))
+        level.update(dict.fromkeys(expr.outputs, known + waits))
+    levels = max(level.values())
+    return levels, max([levels, *(level[name] + 1 for name in written if level[name])])
+
+
+def _chunk_of_columns(
+    whole: Part, pattern: Pattern, over: tuple[str, ...], target: Target
+) -> int:
+    """The rows of a run of columns, so that all SMs have blocks; all rows if there are enough."""
+    rows, columns = size_of(whole, over), size_of(whole, pattern.walked.difference(over))
+    units = -(-columns * _itemsize(whole) // COLUMN_BYTES)
+    run = _run_of_units(rows, units, OUTER_BLOCKS, target) or rows
+    return min(_whole_rows(run, [whole.extents[name].value for name in over]), rows)
+
+
 # ---- long sums with few results
 
 
@@ -185,7 +284,10 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     reuse = AxisReuse(whole)
     chunks = {record: _chunk(whole, reuse, record, target, options) for record in whole.reductions}
     return {
-        record: _in_runs(fusion, whole, record, order_of_sum(whole, record, options), chunk)
+        record: _in_runs(
+            fusion, whole, record, order_of_sum(whole, record, options), chunk,
+            record.ints("dims"), (0,),
+        )
         for record, chunk in chunks.items() if chunk
     }  # fmt: skip
 
@@ -269,10 +371,12 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
 
 
 def _in_runs(
-    fusion: Fusion, whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int
-) -> Iterator[OpRecord]:
-    """Both steps, over a permuted operand if its reduced axes have another order in memory."""
-    (operand, *_), dims = names_of(record), record.ints("dims")
+    fusion: Fusion, whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int,
+    dims: tuple[int, ...], second: tuple[int, ...],
+) -> Iterator[OpRecord]:  # fmt: skip
+    """Both steps, over `dims` and then over `second` of the partial results. The operand is
+    permuted if the axes of `dims` have another order in memory."""
+    (operand, *_) = names_of(record)
     axes = fusion.tensors[operand].domain.no_reductions
     classes = {at: whole.domain_map.axis(axes[at]) for at in dims}
     lying = sorted(dims, key=lambda at: order.index(classes[at]) if classes[at] in order else -1)
@@ -282,7 +386,7 @@ def _in_runs(
         permuted = (f"{record.outputs[0]}.permuted",)
         yield OpRecord("permute", (operand,), permuted, (("dims", places),))
         record = replace(record, inputs=(*permuted, *record.inputs[1:]))
-    yield from _in_two_steps(fusion, record, dims, (0,), chunk)
+    yield from _in_two_steps(fusion, record, dims, second, chunk)
 
 
 def _in_two_steps(
