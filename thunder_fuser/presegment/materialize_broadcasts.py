@@ -125,7 +125,7 @@ def materialize_straddled(fusion: Fusion, target: Target, options: CompileOption
 
 
 def _straddled(whole: Part, expr: OpRecord, name: str, target: Target) -> tuple[int, ...]:
-    """The shape in which to store an operand for each channel; none if it is better read as it is."""
+    """The shape in which to store an operand for each channel; none if it is read as it is."""
     result, view = whole.tensors[expr.outputs[0]], whole.tensors[name]
     order = memory_order(whole, whole.axes(result.name))
     if not order or not _is_aligned(expr):
@@ -138,8 +138,9 @@ def _straddled(whole: Part, expr: OpRecord, name: str, target: Target) -> tuple[
     axes = [whole.domain_map.axis(axis) for axis in result.domain.no_reductions]
     last, elements = axes.index(order[-1]), prod(result.sizes)
     shape = tuple(n if at in real or at == last else 1 for at, n in enumerate(result.sizes))
-    whole_size = (n for n in whole.global_tensors if prod(whole.tensors[n].sizes) == elements)
-    widest = MAX_BYTES // min((whole.tensors[n].dtype.bytes for n in whole_size), default=MAX_BYTES)
+    large = (n for n in whole.global_tensors if prod(whole.tensors[n].sizes) == elements)
+    itemsizes = (max(whole.tensors[name].dtype.bytes, 1) for name in large)
+    widest = MAX_BYTES // min(itemsizes, default=MAX_BYTES)
     pays = elements * STRADDLED_OPS / target.ops_per_byte > target.launch_bytes
     is_small = prod(shape) * FEW <= elements
     straddles = last not in real and len(real) > 0 and result.sizes[last] % widest > 0
@@ -167,5 +168,5 @@ def _each_channel(
     if record.op == "broadcast_in_dim":
         new = with_attrs(new, broadcast_dims=tuple(range(rank)))
     attrs = (("shape", shape), ("broadcast_dims", _dims(record, rank)))
-    made = OpRecord("broadcast_in_dim", (name,), (each,), attrs)
-    return [*with_boundary(made), new] if is_first else [new]
+    wide = OpRecord("broadcast_in_dim", (name,), (each,), attrs)
+    return [*with_boundary(wide), new] if is_first else [new]

@@ -127,15 +127,19 @@ def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
 
 
 def _is_of_columns(fusion: Fusion, spread: Spread) -> bool:
-    """True if x has all axes and the mean only kept ones, all in the order of the result. A mean
-    over more axes, as of a group norm, has size 1 along these too."""
+    """True if x has all axes and the mean only kept ones, all in the order of the result.
+
+    A mean over more axes, as of a group norm, has size 1 along these too, and x may be one image.
+    """
     x, mean = fusion.tensors[spread.x], fusion.tensors[spread.mean]
     if {x.dtype, mean.dtype} != {DataType.Float} or len(x.shape) != len(mean.shape):
         return False
-    axes = mean.domain.no_reductions
-    flat = all(axes[at].is_broadcast for at in spread.dims)
+    flat = all(mean.domain.no_reductions[at].is_broadcast for at in spread.dims)
     alike = all(mean.sizes[at] in (1, x.sizes[at]) for at in spread.kept)
-    whole = not any(a.is_broadcast and not is_unit(a) for a in x.domain.no_reductions)
+    in_runs = spread.record.attr("chunk") is not None
+    is_plain = in_runs and all(x.sizes[at] == mean.sizes[at] for at in spread.kept)
+    broadcast = [axis for axis in x.domain.no_reductions if axis.is_broadcast]
+    whole = not broadcast or (not is_plain and all(map(is_unit, broadcast)))
     return flat and alike and whole and list(spread.kept) == sorted(spread.kept)
 
 
@@ -144,7 +148,9 @@ def _saves_a_pass(whole: Part, spread: Spread) -> bool:
     pattern, name = whole.patterns[spread.record.outputs[0]], spread.record.outputs[0]
     needed = makers(whole.producer, spread.mean)
     before = [expr.outputs[0] for expr in needed if expr.attr("chunk") == spread.run]
-    return _is_cheap(whole, spread) and any(whole.patterns.get(at) == pattern for at in before if at != name)
+    return _is_cheap(whole, spread) and any(
+        whole.patterns.get(at) == pattern for at in before if at != name
+    )
 
 
 def _is_cheap(whole: Part, spread: Spread) -> bool:
@@ -156,7 +162,8 @@ def _is_cheap(whole: Part, spread: Spread) -> bool:
 
 
 def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptions) -> bool:
-    """True if the new sums are wider than x.
+    """True if the new sums are wider than x. Whether a view is in the fusion of the cast before it
+    depends on the surroundings, so under `repeatable` x is the cast itself.
 
     On a CPU also only if the kept axes are fastest: sums of Double along a row take longer than
     reading it once more.
@@ -166,7 +173,7 @@ def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptio
         last = summed_order(whole, spread.record, walked, options)[-1]
         return last not in whole.domain_map.reduced(whole.tensors[spread.record.outputs[0]])
     maker = whole.producer.get(spread.x)
-    while maker is not None and maker.op in ("reshape", "permute"):
+    while maker is not None and maker.op in ("reshape", "permute") and not options.repeatable:
         maker = whole.producer.get(names_of(maker)[0])
     operands = names_of(maker) if maker is not None and maker.op == "cast" else ()
     dtypes = [whole.tensors[name].dtype for name in operands]

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
@@ -50,6 +51,9 @@ MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the
 LONG_PIECE, PIECE_PRICE = 64, 48
 MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level cache holds
 LEAST_GAIN = 0.125  # of the price of one kernel: prices are no more exact than that
+
+# The dims of both steps; those of the second are axes of the partial results.
+Steps = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 # ---- which axes are walked again
@@ -117,7 +121,7 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
         return {}
     columns = _columns(whole, patterns, target, options)
     steps = {record: _split_dims(whole, record, axes) for record, axes in columns.items()}
-    return {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()}
+    return {r: _in_two_steps(whole, r, dims) for r, dims in steps.items()}
 
 
 def _columns(
@@ -158,9 +162,7 @@ def _is_worth_it(
     )
 
 
-def _split_dims(
-    whole: Part, record: OpRecord, columns: Axes
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _split_dims(whole: Part, record: OpRecord, columns: Axes) -> Steps:
     """The dims of the two steps: columns, then the rest as dims of the first step's result."""
     axes = whole.tensors[names_of(record)[0]].domain.no_reductions
     first = tuple(
@@ -192,74 +194,94 @@ def short_runs(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     first is not known from its own sizes.
     """
     whole = Parts(fusion).of(fusion.exprs)
-    if target.is_cpu or has_order(whole, options):
+    chunked = any(record.attr("chunk") is not None for record in whole.reductions)
+    if target.is_cpu or chunked or has_order(whole, options):
         return {}
-    rule: dict[OpRecord, Iterable[OpRecord]] = {}
-    for record in whole.reductions:
-        pattern, order = whole.patterns[record.outputs[0]], order_of_sum(whole, record, options)
-        if _is_in_short_runs(fusion, whole, pattern, order, target, options):
-            over = tuple(axis for axis in order if axis in _outer(pattern, order))
-            first, others = _split_dims(whole, record, frozenset(over))
-            second = (0, *(at + 1 for at in others))
-            chunk = _chunk_of_columns(whole, pattern, over, target)
-            rule[record] = [*_in_runs(fusion, whole, record, order, chunk, first, second)]
-    return rule
+    sums = (InPieces(fusion, whole, record, target, options) for record in whole.reductions)
+    return {rows.record: list(rows.columns_first()) for rows in sums if rows.are_dear}
 
 
-def _outer(pattern: Pattern, order: tuple[str, ...]) -> Axes:
-    """The reduced axes with a kept axis inside of them; none if no reduced axis is inside of it."""
-    inner = frozenset(takewhile(pattern.reduced.__contains__, reversed(order)))
-    return pattern.reduced - inner if inner else Axes()
+@dataclass(frozen=True)
+class InPieces:
+    """A reduction whose rows lie in pieces in memory: over inner axes, and over outer ones that
+    kept axes part from these."""
 
+    fusion: Fusion
+    whole: Part
+    record: OpRecord
+    target: Target
+    options: CompileOptions
 
-def _is_in_short_runs(
-    fusion: Fusion, whole: Part, pattern: Pattern, order: tuple[str, ...],
-    target: Target, options: CompileOptions,
-) -> bool:  # fmt: skip
-    """True if the inner pieces are so short that reading all data again costs less."""
-    outer = _outer(pattern, order)
-    alike = {other for other in whole.patterns.values() if other.walked == pattern.walked}
-    chunked = any(expr.attr("chunk") is not None for expr in whole.reductions)
-    if not outer or not pattern.kept or len(alike) > 1 or chunked:
-        return False
-    read, written = (
-        {name for name in names if set(order_in_memory(whole, name, pattern.walked)) == set(order)}
-        for names in (whole.inputs, whole.outputs)
-    )
-    itemsize = min((whole.tensors[name].dtype.bytes for name in read), default=LONG_PIECE)
-    piece = size_of(whole, pattern.reduced - outer) * itemsize
-    loaded, stored = (sum(map(whole.bytes_of, names)) for names in (read, written))
-    if piece >= LONG_PIECE or loaded + stored <= MAX_CACHED:
-        return False
-    levels, reads = _levels(fusion, whole, pattern, written, target, options)
-    now = (loaded + stored) * (1 + PIECE_PRICE / piece)
-    then = loaded * reads + stored + 2 * levels * target.launch_bytes
-    return then < now * (1 - LEAST_GAIN)
+    @cached_property
+    def pattern(self) -> Pattern:
+        return self.whole.patterns[self.record.outputs[0]]
 
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The axes that it walks, slowest first."""
+        return order_of_sum(self.whole, self.record, self.options)
 
-def _levels(
-    fusion: Fusion, whole: Part, pattern: Pattern, written: Iterable[str],
-    target: Target, options: CompileOptions,
-) -> tuple[int, int]:  # fmt: skip
-    """(how many reductions of a pattern wait for one another, how often that reads the data)"""
-    level: dict[str, int] = {}
-    for expr in whole.exprs:
-        name, known = expr.outputs[0], max((level.get(n, 0) for n in names_of(expr)), default=0)
-        waits = whole.patterns.get(name) == pattern
-        waits = waits and not (known and joins_its_mean(fusion, whole, expr, target, options))
-        level.update(dict.fromkeys(expr.outputs, known + waits))
-    levels = max(level.values())
-    return levels, max([levels, *(level[name] + 1 for name in written if level[name])])
+    @cached_property
+    def outer(self) -> tuple[str, ...]:
+        """The reduced axes outside of a kept one; none if the innermost axis is kept."""
+        inner = set(takewhile(self.pattern.reduced.__contains__, reversed(self.order)))
+        reduced = (axis for axis in self.order if axis in self.pattern.reduced - inner)
+        return tuple(reduced) if inner and self.pattern.kept else ()
 
+    @property
+    def is_alone(self) -> bool:
+        """True if no reduction of other axes could read the same data in the same kernel."""
+        walked = self.pattern.walked
+        return all(p == self.pattern or p.walked != walked for p in self.whole.patterns.values())
 
-def _chunk_of_columns(
-    whole: Part, pattern: Pattern, over: tuple[str, ...], target: Target
-) -> int:
-    """The rows of a run of columns, so that all SMs have blocks; all rows if there are enough."""
-    rows, columns = size_of(whole, over), size_of(whole, pattern.walked.difference(over))
-    units = -(-columns * _itemsize(whole) // COLUMN_BYTES)
-    run = _run_of_units(rows, units, OUTER_BLOCKS, target) or rows
-    return min(_whole_rows(run, [whole.extents[name].value for name in over]), rows)
+    @property
+    def are_dear(self) -> bool:
+        """True if the pieces are so short that reading all data again costs less."""
+        if not self.outer or not self.is_alone:
+            return False
+        read, written = map(self._full_size, (self.whole.inputs, self.whole.outputs))
+        sizes = (max(self.whole.tensors[name].dtype.bytes, 1) for name in read)
+        inner = size_of(self.whole, self.pattern.reduced.difference(self.outer))
+        piece = inner * min(sizes, default=LONG_PIECE)
+        loaded, stored = (sum(map(self.whole.bytes_of, names)) for names in (read, written))
+        if piece >= LONG_PIECE or loaded + stored <= MAX_CACHED:
+            return False
+        level = self._levels()
+        levels = max(level.values())
+        reads = max([levels, *(level[name] + 1 for name in written if level[name])])
+        moved = loaded * reads + stored + 2 * levels * self.target.launch_bytes
+        return moved < (loaded + stored) * (1 + PIECE_PRICE / piece) * (1 - LEAST_GAIN)
+
+    def _full_size(self, names: Iterable[str]) -> list[str]:
+        """Those of the tensors that have all axes."""
+        wanted = self.pattern.walked
+        return [n for n in names if set(order_in_memory(self.whole, n, wanted)) == wanted]
+
+    def _levels(self) -> dict[str, int]:
+        """{value: how many passes over all data must end before it is known}"""
+        level: dict[str, int] = {}
+        for expr in self.whole.exprs:
+            known = max((level.get(name, 0) for name in names_of(expr)), default=0)
+            waits = self.whole.patterns.get(expr.outputs[0]) == self.pattern
+            if waits and known:
+                context = self.whole, expr, self.target, self.options
+                waits = not joins_its_mean(self.fusion, *context)
+            level.update(dict.fromkeys(expr.outputs, known + waits))
+        return level
+
+    def columns_first(self) -> Iterator[OpRecord]:
+        """Both steps: sums of columns in runs, so that all SMs have blocks, then the rest."""
+        first, others = _split_dims(self.whole, self.record, frozenset(self.outer))
+        steps = first, (0, *(at + 1 for at in others))
+        return _in_runs(self.whole, self.record, self.order, self._chunk(), steps)
+
+    def _chunk(self) -> int:
+        """The rows of a run; all of them if the columns are work for all SMs."""
+        rows = size_of(self.whole, self.outer)
+        columns = size_of(self.whole, self.pattern.walked.difference(self.outer))
+        units = -(-columns * _itemsize(self.whole) // COLUMN_BYTES)
+        run = _run_of_units(rows, units, OUTER_BLOCKS, self.target) or rows
+        return min(_whole_rows(run, [self.whole.extents[a].value for a in self.outer]), rows)
 
 
 # ---- long sums with few results
@@ -285,8 +307,7 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     chunks = {record: _chunk(whole, reuse, record, target, options) for record in whole.reductions}
     return {
         record: _in_runs(
-            fusion, whole, record, order_of_sum(whole, record, options), chunk,
-            record.ints("dims"), (0,),
+            whole, record, order_of_sum(whole, record, options), chunk, (record.ints("dims"), (0,))
         )
         for record, chunk in chunks.items() if chunk
     }  # fmt: skip
@@ -371,13 +392,11 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
 
 
 def _in_runs(
-    fusion: Fusion, whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int,
-    dims: tuple[int, ...], second: tuple[int, ...],
-) -> Iterator[OpRecord]:  # fmt: skip
-    """Both steps, over `dims` and then over `second` of the partial results. The operand is
-    permuted if the axes of `dims` have another order in memory."""
-    (operand, *_) = names_of(record)
-    axes = fusion.tensors[operand].domain.no_reductions
+    whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int, steps: Steps
+) -> Iterator[OpRecord]:
+    """Both steps, over a permuted operand if the axes of the first have another order in memory."""
+    (operand, *_), (dims, _) = names_of(record), steps
+    axes = whole.tensors[operand].domain.no_reductions
     classes = {at: whole.domain_map.axis(axes[at]) for at in dims}
     lying = sorted(dims, key=lambda at: order.index(classes[at]) if classes[at] in order else -1)
     if lying != sorted(dims):
@@ -386,24 +405,20 @@ def _in_runs(
         permuted = (f"{record.outputs[0]}.permuted",)
         yield OpRecord("permute", (operand,), permuted, (("dims", places),))
         record = replace(record, inputs=(*permuted, *record.inputs[1:]))
-    yield from _in_two_steps(fusion, record, dims, second, chunk)
+    yield from _in_two_steps(whole, record, steps, chunk)
 
 
 def _in_two_steps(
-    fusion: Fusion,
-    record: OpRecord,
-    first: tuple[int, ...],
-    second: tuple[int, ...],
-    chunk: int = 0,
+    whole: Part, record: OpRecord, steps: Steps, chunk: int = 0
 ) -> Iterator[OpRecord]:
-    """The reduction over `first`, in runs of `chunk` elements if not 0, then over `second`."""
-    (name,), keepdim = record.outputs, bool(record.attr("keepdim"))
+    """Both steps, the first in runs of `chunk` elements if not 0."""
+    (first, second), (name,), keepdim = steps, record.outputs, record.attr("keepdim")
     partial, total = (f"{name}.partial",), (f"{name}.total" if keepdim else name,)
     runs = (("chunk", chunk),) if chunk else ()
     yield replace(record, outputs=partial, attrs=(("dims", first), *runs))
     yield replace(record, inputs=partial, outputs=total, attrs=(("dims", second),))
     if keepdim:
-        rank = len(fusion.tensors[name].shape)
+        rank = len(whole.tensors[name].shape)
         flags = tuple(at in record.ints("dims") for at in range(rank))
         yield OpRecord("broadcast", total, (name,), (("is_broadcast_dim", flags),))
 
