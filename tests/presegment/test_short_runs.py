@@ -205,7 +205,7 @@ def test_values(name: str, dtype: torch.dtype) -> None:
 
 
 SHAPE, GROUPS = (2, 25, 27, 40), 4
-RUNS = (8, 64, 96)  # rows at which a run may begin
+RUNS = (8, 64, 81)  # rows at which a run may begin
 
 
 def by_rows(change: Callable[[torch.Tensor], object]) -> torch.Tensor:
@@ -236,7 +236,7 @@ HARD = {
 def test_errors(name: str) -> None:
     """Of the variance, beside torch's in float32, and of the result, beside eager's in 16 bits.
 
-    A first row far from all others costs bits of the variance, as one_pass_variance.py says.
+    First rows of runs far from all others cost bits of the variance, as one_pass_variance.py says.
     """
     x = HARD[name].bfloat16()
     (y, variance, mean), wanted, eager = norm(x, GROUPS)
@@ -245,7 +245,7 @@ def test_errors(name: str) -> None:
     error, error_of_plain = (
         ((v.double() - wanted[1]) / wanted[1]).abs().max() for v in (variance, plain)
     )
-    assert error <= max(1.2 * error_of_plain, 2e-5 if "first" in name else 2e-6)
+    assert error <= max(1.2 * error_of_plain, 2e-5 if "row" in name else 2e-6)
     torch.testing.assert_close(mean, plain_mean, rtol=1e-6, atol=1e-5)
     away, away_of_eager = ((one.double() - wanted[0]).abs() for one in (y, eager))
     assert away.mean() <= 1.2 * away_of_eager.mean()

@@ -50,6 +50,10 @@ MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the
 # so many times as long as a clone: pieces of 16 bytes 3.9, 20 4.6, 40 2.4, 64 1.7 (H200).
 LONG_PIECE, PIECE_PRICE = 64, 48
 MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level cache holds
+# Of sums of columns: the rows that a block takes in one step; what its sums cost, in rows; the
+# price of runs of other lengths. In steps that may end early, a thread has one load in flight, in
+# others four (sm_90a). All three are estimates.
+STEP, SUMS_PRICE, GUARDED = 32, 128, 1.5
 LEAST_GAIN = 0.125  # of the price of one kernel: prices are no more exact than that
 
 # The dims of both steps; those of the second are axes of the partial results.
@@ -276,12 +280,21 @@ class InPieces:
         return _in_runs(self.whole, self.record, self.order, self._chunk(), steps)
 
     def _chunk(self) -> int:
-        """The rows of a run; all of them if the columns are work for all SMs."""
-        rows = size_of(self.whole, self.outer)
-        columns = size_of(self.whole, self.pattern.walked.difference(self.outer))
-        units = -(-columns * _itemsize(self.whole) // COLUMN_BYTES)
+        """The rows of a run, for the least estimated time of all blocks.
+
+        64 * 56 * 56 rows of 512 bytes, on 132 SMs: 64 * 2 runs of 1568 rows, one block each
+        """
+        rows, columns = size_of(self.whole, self.outer), self.pattern.walked.difference(self.outer)
+        units = -(-size_of(self.whole, columns) * _itemsize(self.whole) // COLUMN_BYTES)
         run = _run_of_units(rows, units, OUTER_BLOCKS, self.target) or rows
-        return min(_whole_rows(run, [self.whole.extents[a].value for a in self.outer]), rows)
+        run = min(_whole_rows(run, [self.whole.extents[a].value for a in self.outer]), rows)
+        even = [size for size in range(rows - rows % STEP, 0, -STEP) if rows % size == 0]
+
+        def price(run: int) -> float:
+            waves = -(-units * -(-rows // run) // self.target.sm_count)
+            return waves * (run + SUMS_PRICE) * (1 if run in even else GUARDED)
+
+        return min([run, *even], key=price)
 
 
 # ---- long sums with few results
