@@ -57,7 +57,7 @@ STEP, SUMS_PRICE, GUARDED = 32, 128, 1.5
 LEAST_GAIN = 0.125  # of the price of one kernel: prices are no more exact than that
 
 # The dims of both steps; those of the second are axes of the partial results.
-Steps = tuple[tuple[int, ...], tuple[int, ...]]
+TwoSteps = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 # ---- which axes are walked again
@@ -166,7 +166,7 @@ def _is_worth_it(
     )
 
 
-def _split_dims(whole: Part, record: OpRecord, columns: Axes) -> Steps:
+def _split_dims(whole: Part, record: OpRecord, columns: Axes) -> TwoSteps:
     """The dims of the two steps: columns, then the rest as dims of the first step's result."""
     axes = whole.tensors[names_of(record)[0]].domain.no_reductions
     first = tuple(
@@ -405,7 +405,7 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
 
 
 def _in_runs(
-    whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int, steps: Steps
+    whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int, steps: TwoSteps
 ) -> Iterator[OpRecord]:
     """Both steps, over a permuted operand if the axes of the first have another order in memory."""
     (operand, *_), (dims, _) = names_of(record), steps
@@ -422,7 +422,7 @@ def _in_runs(
 
 
 def _in_two_steps(
-    whole: Part, record: OpRecord, steps: Steps, chunk: int = 0
+    whole: Part, record: OpRecord, steps: TwoSteps, chunk: int = 0
 ) -> Iterator[OpRecord]:
     """Both steps, the first in runs of `chunk` elements if not 0."""
     (first, second), (name,), keepdim = steps, record.outputs, record.attr("keepdim")
