@@ -50,6 +50,7 @@ KEEPS = {
     "pieces of 64 bytes": (group_norm((256, 14, 14, 1024), 32), H200),
     "longer pieces": (group_norm((8, 64, 64, 320), 8), H200),
     "images stay in cache": (group_norm((8, 64, 64, 320), 32), H200),
+    "f32, pieces of 32 bytes": (group_norm((64, 56, 56, 256), 32, D.Float), H200),
     "f32, three reads for one": (group_norm((32, 64, 64, 320), 32, D.Float), H200),
     "one group": (group_norm((64, 16, 16, 256), 1), H200),
     "cpu": (group_norm((64, 56, 56, 256), 32), CPU),

@@ -54,7 +54,7 @@ MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level 
 # price of runs of other lengths. In steps that may end early, a thread has one load in flight, in
 # others four (sm_90a). All three are estimates.
 STEP, SUMS_PRICE, GUARDED = 32, 128, 1.5
-LEAST_GAIN = 0.125  # of the price of one kernel: prices are no more exact than that
+LEAST_GAIN = 0.25  # of the price of one kernel: prices are no more exact than that
 
 # The dims of both steps; those of the second are axes of the partial results.
 TwoSteps = tuple[tuple[int, ...], tuple[int, ...]]
