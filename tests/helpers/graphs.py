@@ -95,3 +95,29 @@ def turned(rows_: int, columns: int, dtype: DataType = DataType.Float) -> Graph:
     total = fd.ops.relu(fd.ops.add(fd.ops.permute(x, [1, 0]), y))
     fd.add_output(fd.ops.cast(total, dtype))
     return fd, [meta(rows_, columns, dtype=dtype), meta(columns, rows_, dtype=dtype)]
+
+
+def group_norm(
+    shape: tuple[int, ...],
+    groups: int,
+    dtype: DataType = DataType.BFloat16,
+    *,
+    with_statistics: bool = False,
+) -> Graph:
+    """silu of a group norm of images [n, h, w, c], with weight and bias; mean and variance too."""
+    fd, x = rows(*shape, dtype=dtype)
+    weight, bias = (fd.define_tensor([-1], [True], dtype) for _ in range(2))
+    ops, split = fd.ops, [groups, shape[-1] // groups]
+    wide = ops.reshape(ops.cast(x, DataType.Float), [*shape[:-1], *split])
+    variance, mean = ops.var_mean(wide, [1, 2, 4], 0, keepdim=True)
+    unit = ops.mul(ops.sub(wide, mean), ops.rsqrt(ops.add(variance, 1e-5)))
+    scale, shift = (
+        ops.broadcast(ops.reshape(v, split), [True, True, True, False, False])
+        for v in (weight, bias)
+    )
+    y = ops.silu(ops.reshape(ops.add(ops.mul(unit, scale), shift), list(shape)))
+    fd.add_output(ops.cast(y, dtype))
+    for one in (variance, mean) if with_statistics else ():
+        fd.add_output(one)
+    row = meta(shape[-1], dtype=dtype)
+    return fd, [meta(*shape, dtype=dtype), row, row]

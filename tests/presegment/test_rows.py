@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Golden
-from helpers.graphs import Graph, after_passes
+from helpers.graphs import Graph, after_passes, group_norm
 from helpers.rows import ROWS, after_row
 
 from thunder_fuser.definition import FusionDefinition
@@ -90,9 +90,15 @@ CASES: dict[str, tuple[Callable[[], Graph], Callable[[], Graph]]] = {
     "few_rows": (lambda: product(2), lambda: product(9)),
     "two_stage_reductions": (lambda: two_sums(1024), lambda: two_sums(4)),
     "unify_memory_order": (lambda: products(last=True), lambda: products(last=False)),
+    "short_runs": (
+        lambda: group_norm((32, 64, 64, 320), 32), lambda: group_norm((32, 64, 64, 1024), 32)
+    ),
     "rfactor": (lambda: columns(65536), lambda: columns(100)),
     "materialize_broadcasts": (lambda: rotation("cos"), lambda: rotation("neg")),
     "one_pass_variance": (lambda: statistics(torch.bfloat16), lambda: statistics(torch.float32)),
+    "materialize_straddled": (
+        lambda: group_norm((32, 64, 64, 320), 32), lambda: group_norm((64, 56, 56, 256), 32)
+    ),
 }
 
 

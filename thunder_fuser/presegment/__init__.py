@@ -22,11 +22,14 @@ from thunder_fuser.presegment import simplify
 from thunder_fuser.presegment.few_rows import PRODUCTS, few_rows
 from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins
 from thunder_fuser.presegment.lay_out import lay_out
-from thunder_fuser.presegment.materialize_broadcasts import materialize_broadcasts
+from thunder_fuser.presegment.materialize_broadcasts import (
+    materialize_broadcasts,
+    materialize_straddled,
+)
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.one_pass_variance import one_pass_variance
 from thunder_fuser.presegment.rewrite import Fired, FusionPass
-from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
+from thunder_fuser.presegment.rfactor import rfactor, short_runs, two_stage_reductions
 from thunder_fuser.presegment.unify_memory_order import unify_memory_order
 from thunder_fuser.presegment.unroll_short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.target import Target
@@ -56,9 +59,11 @@ PASSES: tuple[FusionPass, ...] = (
     # These depend on how many blocks a device holds, on the memory of a block, and on prices.
     FusionPass(two_stage_reductions, _REDUCTIONS, for_target=True),
     FusionPass(unify_memory_order, _REDUCTIONS, for_target=True),
+    FusionPass(short_runs, _REDUCTIONS, for_target=True),
     FusionPass(rfactor, _REDUCTIONS, for_target=True),
     FusionPass(materialize_broadcasts, _COSTLY, for_target=True),
     FusionPass(one_pass_variance, frozenset({"sum"}), for_target=True),
+    FusionPass(materialize_straddled, _REDUCTIONS, for_target=True, repeatable=False),
     FusionPass(simplify.remove_dead, _ANY),  # the sums that one_pass_variance replaces
 )
 

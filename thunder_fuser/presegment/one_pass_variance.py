@@ -9,6 +9,10 @@
     T8 = mul(T6, T6);            T9 = sum(T8, dims=[0], chunk=k)      in one kernel with T1
     u = f - m;  T5 = max(T9 + u * (2 * T7 + u * k), 0)                    in one kernel with T2
 
+The mean may be over more axes, which it then has with size 1: of a group norm, m is f32[n, 1, g, 1]
+and f f32[runs, n, g, c], whose rows are the elements of one column (n, g, c). All that is said here
+holds for each column, for any m.
+
 For every row x of a run, (x - m)**2 = ((x - f) + u)**2. Summed over a run that is the last line,
 which holds for every m: the sums about the first row are moved to the mean. The mean is as before,
 bit for bit.
@@ -34,6 +38,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from thunder_fuser.analysis.domain_map import is_unit
 from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.dtypes import DataType
@@ -75,7 +80,10 @@ class Spread:
 
 def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     """Sums squares about the first row of each run, where they would wait for a mean."""
-    spreads = [spread for record in fusion.exprs if (spread := _spread(fusion, record)) is not None]
+    spreads = [
+        spread for record in fusion.exprs if record.attr("chunk") is not None
+        and (spread := _spread(fusion, record)) is not None
+    ]
     if not spreads:
         return {}
     whole = Parts(fusion).of(fusion.exprs)
@@ -89,9 +97,19 @@ def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -
 # ---- which sums
 
 
+def joins_its_mean(
+    fusion: Fusion, whole: Part, record: OpRecord, target: Target, options: CompileOptions
+) -> bool:
+    """True for a sum of squares that will be in one pass with the mean if both are made in runs."""
+    spread = _spread(fusion, record)
+    return spread is not None and (
+        _is_cheap(whole, spread) and _is_exact(whole, spread, target, options)
+    )
+
+
 def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
     """The sum as one of squares of differences from a mean; None if it is another."""
-    if record.op != "sum" or record.attr("chunk") is None:
+    if record.op != "sum":
         return None
     places = tuple(range(len(fusion.tensors[names_of(record)[0]].shape)))
     maker = fusion.producer.get(names_of(record)[0])
@@ -109,31 +127,43 @@ def _spread(fusion: Fusion, record: OpRecord) -> Spread | None:
 
 
 def _is_of_columns(fusion: Fusion, spread: Spread) -> bool:
-    """True if x has all axes and the mean only the kept ones, all in the order of the result."""
+    """True if x has all axes and the mean only kept ones, all in the order of the result.
+
+    A mean over more axes, as of a group norm, has size 1 along these too, and x may be one image.
+    """
     x, mean = fusion.tensors[spread.x], fusion.tensors[spread.mean]
     if {x.dtype, mean.dtype} != {DataType.Float} or len(x.shape) != len(mean.shape):
         return False
-    axes = mean.domain.no_reductions
-    flat = all(axes[at].is_broadcast for at in spread.dims)
-    alike = all(x.sizes[at] == mean.sizes[at] for at in spread.kept)
-    whole = not any(axis.is_broadcast for axis in x.domain.no_reductions)
+    flat = all(mean.domain.no_reductions[at].is_broadcast for at in spread.dims)
+    alike = all(mean.sizes[at] in (1, x.sizes[at]) for at in spread.kept)
+    in_runs = spread.record.attr("chunk") is not None
+    is_plain = in_runs and all(x.sizes[at] == mean.sizes[at] for at in spread.kept)
+    broadcast = [axis for axis in x.domain.no_reductions if axis.is_broadcast]
+    whole = not broadcast or (not is_plain and all(map(is_unit, broadcast)))
     return flat and alike and whole and list(spread.kept) == sorted(spread.kept)
 
 
 def _saves_a_pass(whole: Part, spread: Spread) -> bool:
-    """True if the mean waits for sums over the same runs, and x can be computed at any place."""
+    """True if the mean waits for sums over the same runs, and computing x once more is cheap."""
     pattern, name = whole.patterns[spread.record.outputs[0]], spread.record.outputs[0]
     needed = makers(whole.producer, spread.mean)
     before = [expr.outputs[0] for expr in needed if expr.attr("chunk") == spread.run]
-    is_cheap = all(
+    return _is_cheap(whole, spread) and any(
+        whole.patterns.get(at) == pattern for at in before if at != name
+    )
+
+
+def _is_cheap(whole: Part, spread: Spread) -> bool:
+    """True if x can be computed at any place, for the first rows once more."""
+    return all(
         expr.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT) and expr.row.cost < EXPENSIVE
         for expr in makers(whole.producer, spread.x)
     )
-    return is_cheap and any(whole.patterns.get(at) == pattern for at in before if at != name)
 
 
 def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptions) -> bool:
-    """True if the new sums are wider than x.
+    """True if the new sums are wider than x. Whether a view is in the fusion of the cast before it
+    depends on the surroundings, so under `repeatable` x is the cast itself.
 
     On a CPU also only if the kept axes are fastest: sums of Double along a row take longer than
     reading it once more.
@@ -143,6 +173,8 @@ def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptio
         last = summed_order(whole, spread.record, walked, options)[-1]
         return last not in whole.domain_map.reduced(whole.tensors[spread.record.outputs[0]])
     maker = whole.producer.get(spread.x)
+    while maker is not None and maker.op in ("reshape", "permute") and not options.repeatable:
+        maker = whole.producer.get(names_of(maker)[0])
     operands = names_of(maker) if maker is not None and maker.op == "cast" else ()
     dtypes = [whole.tensors[name].dtype for name in operands]
     return any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes)

@@ -5,28 +5,31 @@
 ->  T2 = sum(T0, dims=[2]); T3 = sum(T2, dims=[0])          the two steps
     T1 = broadcast(T3, is_broadcast_dim=[True, False, True])    the axes that keepdim asks for
 
-Two passes do so: `two_stage_reductions` if reductions over different axes can share the first step,
-`rfactor` if a reduction in one step would leave most of a device idle.
+Three passes do so: `two_stage_reductions` if reductions over different axes can share the first
+step, `short_runs` if few reduced elements follow one another in memory, `rfactor` if a reduction in
+one step would leave most of a device idle.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import product, takewhile
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.one_pass_variance import joins_its_mean
 from thunder_fuser.presegment.rewrite import Rule
 from thunder_fuser.presegment.unify_memory_order import order_of_sum
 from thunder_fuser.schedule import nested
-from thunder_fuser.schedule.axes import size_of
+from thunder_fuser.schedule.axes import order_in_memory, size_of
 from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
 from thunder_fuser.target import Target
 
@@ -42,6 +45,19 @@ CPU_UNITS = 16  # rows, or blocks of columns, that are enough work for a CPU's t
 MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the bytes
+# Of a row in pieces that do not follow one another: the bytes from which pieces are no waste, and
+# how much dearer each is than its bytes. One kernel for a group norm of images, channels last, took
+# so many times as long as a clone: pieces of 16 bytes 3.9, 20 4.6, 40 2.4, 64 1.7 (H200).
+LONG_PIECE, PIECE_PRICE = 64, 48
+MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level cache holds
+# Of sums of columns: the rows that a block takes in one step; what its sums cost, in rows; the
+# price of runs of other lengths. In steps that may end early, a thread has one load in flight, in
+# others four (sm_90a). All three are estimates.
+STEP, SUMS_PRICE, GUARDED = 32, 128, 1.5
+LEAST_GAIN = 0.25  # of the price of one kernel: prices are no more exact than that
+
+# The dims of both steps; those of the second are axes of the partial results.
+TwoSteps = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 # ---- which axes are walked again
@@ -109,7 +125,7 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
         return {}
     columns = _columns(whole, patterns, target, options)
     steps = {record: _split_dims(whole, record, axes) for record, axes in columns.items()}
-    return {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()}
+    return {r: _in_two_steps(whole, r, dims) for r, dims in steps.items()}
 
 
 def _columns(
@@ -150,9 +166,7 @@ def _is_worth_it(
     )
 
 
-def _split_dims(
-    whole: Part, record: OpRecord, columns: Axes
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _split_dims(whole: Part, record: OpRecord, columns: Axes) -> TwoSteps:
     """The dims of the two steps: columns, then the rest as dims of the first step's result."""
     axes = whole.tensors[names_of(record)[0]].domain.no_reductions
     first = tuple(
@@ -161,6 +175,126 @@ def _split_dims(
     )
     others = (at for at in record.ints("dims") if at not in first)
     return first, tuple(at - sum(dim < at for dim in first) for at in others)
+
+
+# ---- sums of short runs
+
+
+def short_runs(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+    """Sums over outer axes and a few inner elements begin with sums of the columns.
+
+        T1 = sum(T0: bf16[n, hw, g, c], dims=[1, 3])     a group norm, channels last; c is 8
+    ->  T2 = sum(T0, dims=[1], chunk=k)    f32[runs, n, g, c]: g and c follow one another in memory
+        T1 = sum(T2, dims=[0, 3])
+
+    One kernel with a block for each n and g reads pieces of c elements. Each piece is a line of
+    memory for a warp, and part of a sector. Sums of columns read whole lines, in wide vectors, but
+    x is not on chip when its mean is known: it is read again. So the pass compares the bytes:
+
+        (X + Y) * (1 + 48 / 16) = 8 * X      ->  2 * X + Y = 3 * X,  for images Y of X bytes
+
+    A variance is in the first read if it is computed as one_pass_variance.py does, which needs x of
+    16 bits. Without that it is one more. Under `repeatable` all stays as it is: which reduction is
+    first is not known from its own sizes.
+    """
+    whole = Parts(fusion).of(fusion.exprs)
+    chunked = any(record.attr("chunk") is not None for record in whole.reductions)
+    if target.is_cpu or chunked or has_order(whole, options):
+        return {}
+    sums = (InPieces(fusion, whole, record, target, options) for record in whole.reductions)
+    return {rows.record: list(rows.columns_first()) for rows in sums if rows.are_dear}
+
+
+@dataclass(frozen=True)
+class InPieces:
+    """A reduction whose rows lie in pieces in memory: over inner axes, and over outer ones that
+    kept axes part from these."""
+
+    fusion: Fusion
+    whole: Part
+    record: OpRecord
+    target: Target
+    options: CompileOptions
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        return self.whole.patterns[self.record.outputs[0]]
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The axes that it walks, slowest first."""
+        return order_of_sum(self.whole, self.record, self.options)
+
+    @cached_property
+    def outer(self) -> tuple[str, ...]:
+        """The reduced axes outside of a kept one; none if the innermost axis is kept."""
+        inner = set(takewhile(self.pattern.reduced.__contains__, reversed(self.order)))
+        reduced = (axis for axis in self.order if axis in self.pattern.reduced - inner)
+        return tuple(reduced) if inner and self.pattern.kept else ()
+
+    @property
+    def is_alone(self) -> bool:
+        """True if no reduction of other axes could read the same data in the same kernel."""
+        walked = self.pattern.walked
+        return all(p == self.pattern or p.walked != walked for p in self.whole.patterns.values())
+
+    @property
+    def are_dear(self) -> bool:
+        """True if the pieces are so short that reading all data again costs less."""
+        if not self.outer or not self.is_alone:
+            return False
+        read, written = map(self._full_size, (self.whole.inputs, self.whole.outputs))
+        sizes = (max(self.whole.tensors[name].dtype.bytes, 1) for name in read)
+        inner = size_of(self.whole, self.pattern.reduced.difference(self.outer))
+        piece = inner * min(sizes, default=LONG_PIECE)
+        loaded, stored = (sum(map(self.whole.bytes_of, names)) for names in (read, written))
+        if piece >= LONG_PIECE or loaded + stored <= MAX_CACHED:
+            return False
+        level = self._levels()
+        levels = max(level.values())
+        reads = max([levels, *(level[name] + 1 for name in written if level[name])])
+        moved = loaded * reads + stored + 2 * levels * self.target.launch_bytes
+        return moved < (loaded + stored) * (1 + PIECE_PRICE / piece) * (1 - LEAST_GAIN)
+
+    def _full_size(self, names: Iterable[str]) -> list[str]:
+        """Those of the tensors that have all axes."""
+        wanted = self.pattern.walked
+        return [n for n in names if set(order_in_memory(self.whole, n, wanted)) == wanted]
+
+    def _levels(self) -> dict[str, int]:
+        """{value: how many passes over all data must end before it is known}"""
+        level: dict[str, int] = {}
+        for expr in self.whole.exprs:
+            known = max((level.get(name, 0) for name in names_of(expr)), default=0)
+            waits = self.whole.patterns.get(expr.outputs[0]) == self.pattern
+            if waits and known:
+                context = self.whole, expr, self.target, self.options
+                waits = not joins_its_mean(self.fusion, *context)
+            level.update(dict.fromkeys(expr.outputs, known + waits))
+        return level
+
+    def columns_first(self) -> Iterator[OpRecord]:
+        """Both steps: sums of columns in runs, so that all SMs have blocks, then the rest."""
+        first, others = _split_dims(self.whole, self.record, frozenset(self.outer))
+        steps = first, (0, *(at + 1 for at in others))
+        return _in_runs(self.whole, self.record, self.order, self._chunk(), steps)
+
+    def _chunk(self) -> int:
+        """The rows of a run, for the least estimated time of all blocks.
+
+        64 * 56 * 56 rows of 512 bytes, on 132 SMs: 64 * 2 runs of 1568 rows, one block each
+        """
+        rows, columns = size_of(self.whole, self.outer), self.pattern.walked.difference(self.outer)
+        units = -(-size_of(self.whole, columns) * _itemsize(self.whole) // COLUMN_BYTES)
+        run = _run_of_units(rows, units, OUTER_BLOCKS, self.target) or rows
+        run = min(_whole_rows(run, [self.whole.extents[a].value for a in self.outer]), rows)
+        even = [size for size in range(rows - rows % STEP, 0, -STEP) if rows % size == 0]
+
+        def price(run: int) -> float:
+            waves = -(-units * -(-rows // run) // self.target.sm_count)
+            return waves * (run + SUMS_PRICE) * (1 if run in even else GUARDED)
+
+        return min([run, *even], key=price)
 
 
 # ---- long sums with few results
@@ -185,7 +319,9 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     reuse = AxisReuse(whole)
     chunks = {record: _chunk(whole, reuse, record, target, options) for record in whole.reductions}
     return {
-        record: _in_runs(fusion, whole, record, order_of_sum(whole, record, options), chunk)
+        record: _in_runs(
+            whole, record, order_of_sum(whole, record, options), chunk, (record.ints("dims"), (0,))
+        )
         for record, chunk in chunks.items() if chunk
     }  # fmt: skip
 
@@ -269,11 +405,11 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
 
 
 def _in_runs(
-    fusion: Fusion, whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int
+    whole: Part, record: OpRecord, order: tuple[str, ...], chunk: int, steps: TwoSteps
 ) -> Iterator[OpRecord]:
-    """Both steps, over a permuted operand if its reduced axes have another order in memory."""
-    (operand, *_), dims = names_of(record), record.ints("dims")
-    axes = fusion.tensors[operand].domain.no_reductions
+    """Both steps, over a permuted operand if the axes of the first have another order in memory."""
+    (operand, *_), (dims, _) = names_of(record), steps
+    axes = whole.tensors[operand].domain.no_reductions
     classes = {at: whole.domain_map.axis(axes[at]) for at in dims}
     lying = sorted(dims, key=lambda at: order.index(classes[at]) if classes[at] in order else -1)
     if lying != sorted(dims):
@@ -282,24 +418,20 @@ def _in_runs(
         permuted = (f"{record.outputs[0]}.permuted",)
         yield OpRecord("permute", (operand,), permuted, (("dims", places),))
         record = replace(record, inputs=(*permuted, *record.inputs[1:]))
-    yield from _in_two_steps(fusion, record, dims, (0,), chunk)
+    yield from _in_two_steps(whole, record, steps, chunk)
 
 
 def _in_two_steps(
-    fusion: Fusion,
-    record: OpRecord,
-    first: tuple[int, ...],
-    second: tuple[int, ...],
-    chunk: int = 0,
+    whole: Part, record: OpRecord, steps: TwoSteps, chunk: int = 0
 ) -> Iterator[OpRecord]:
-    """The reduction over `first`, in runs of `chunk` elements if not 0, then over `second`."""
-    (name,), keepdim = record.outputs, bool(record.attr("keepdim"))
+    """Both steps, the first in runs of `chunk` elements if not 0."""
+    (first, second), (name,), keepdim = steps, record.outputs, record.attr("keepdim")
     partial, total = (f"{name}.partial",), (f"{name}.total" if keepdim else name,)
     runs = (("chunk", chunk),) if chunk else ()
     yield replace(record, outputs=partial, attrs=(("dims", first), *runs))
     yield replace(record, inputs=partial, outputs=total, attrs=(("dims", second),))
     if keepdim:
-        rank = len(fusion.tensors[name].shape)
+        rank = len(whole.tensors[name].shape)
         flags = tuple(at in record.ints("dims") for at in range(rank))
         yield OpRecord("broadcast", total, (name,), (("is_broadcast_dim", flags),))
 
