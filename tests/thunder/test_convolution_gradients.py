@@ -72,6 +72,15 @@ def test_the_same_bits(taken: bool, case: str) -> None:
     assert calls(apart) == ["backward0", "backward1"] * 2 + ["backward1"]
 
 
+def test_in_a_graph_they_stay_apart() -> None:
+    """There the host's time does not count, and a gradient that is handed out keeps the memory of
+    all that its call makes."""
+    module, x = model(), image()
+    jitted = jit(module, strict=True, cuda_graphs=True)
+    torch.testing.assert_close(gradients(module, jitted, x), gradients(module, module, x))
+    assert "backward" not in calls(jitted)
+
+
 def test_groups() -> None:
     module, x = model(groups=2), image()
     jitted = jit(module, strict=True)

@@ -5,7 +5,8 @@
 ->  (dx, dw) = conv2d_backward_3(x, w, dy)
 
 They are traced apart, for a model's input image needs none (functions/kernels.py). To find cuDNN's
-kernels takes the host longer than the device runs them, and one call looks for both together.
+kernels takes the host longer than the device runs them, and one call looks for both together. In a
+CUDA graph that costs nothing, and what one call makes lies in one memory: they stay apart.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item
 from thunder_fuser.executors.stride_orders.convolutions import is_convolution, makes_weights
 from thunder_fuser.functions.kernels import kernel
+from thunder_fuser.options import option
 from thunder_fuser.trace.proxies import makes, reads
 
 _backward = torch.ops.aten.convolution_backward.default
@@ -32,7 +34,7 @@ _PARTS = ("_backward0_", "_backward1_")  # in the names: of an image, of weights
 
 def join_gradients(plan: Plan) -> Plan:
     """Joins the gradients of a convolution's image and of its weights into one call."""
-    return plan.with_items(_joined(plan.items))
+    return plan if option("cuda_graphs") else plan.with_items(_joined(plan.items))
 
 
 def _joined(items: tuple[Item, ...]) -> Iterator[Item]:

@@ -18,14 +18,17 @@ from thunder_fuser.trace.prepared import Prepared
 
 
 def broadcast_vectors(prepared: Prepared) -> Prepared:
-    """Makes a reshape of a vector that only regions read, to axes of size 1, a broadcast."""
+    """Makes a reshape of an argument, a vector that only regions read, to axes of size 1, a
+    broadcast."""
     ops, readers = prepared.ops, prepared.flow.readers
+    computed = {name for op in ops if op.reads for name in op.made_names}
     return prepared.with_ops(
         _broadcast(prepared, op)
-        if _adds_axes(op) and all(ops[at].is_fusible for at in readers.get(op.makes[0].name, ()))
+        if _adds_axes(op) and op.read_names[0] not in computed
+        and all(ops[at].is_fusible for at in readers.get(op.makes[0].name, ()))
         else op
         for op in ops
-    )
+    )  # fmt: skip
 
 
 def _adds_axes(op: Op) -> bool:
