@@ -40,7 +40,7 @@ def join_gradients(plan: Plan) -> Plan:
 def _joined(items: tuple[Item, ...]) -> Iterator[Item]:
     image: BoundSymbol | None = None  # a gradient that waits for that of its weights
     for item in items:
-        if isinstance(item, BoundSymbol) and image is not None and _are_of_one(image, item):
+        if isinstance(item, BoundSymbol) and image is not None and _belong_together(image, item):
             yield _in_one_call(image, item)
             image = None
             continue
@@ -57,7 +57,7 @@ def _is_of_image(item: BoundSymbol) -> bool:
     return is_convolution(item) and _PARTS[0] in item.sym.name
 
 
-def _are_of_one(image: BoundSymbol, weights: BoundSymbol) -> bool:
+def _belong_together(image: BoundSymbol, weights: BoundSymbol) -> bool:
     """True if the second item makes the gradients of weights whose image's the first makes."""
     if not is_convolution(weights) or not makes_weights(weights):
         return False
@@ -91,7 +91,7 @@ def _both(of_image: Callable[..., Any], of_weights: Callable[..., Any]) -> Calla
         _Part(graph, of_weights.__self__.graph, (image, weight, gradient)),  # type: ignore[attr-defined]
     ]
     first, second = (part.call_arguments() for part in parts)
-    mask = [one or other for one, other in zip(first[_MASK], second[_MASK], strict=True)]
+    mask = [a or b for a, b in zip(first[_MASK], second[_MASK], strict=True)]
     args = [*first[:_IMAGE], second[_IMAGE], first[2], second[_BIAS], *first[_BIAS + 1 : _MASK]]
     call = graph.call_function(_backward, (*args, mask))
     graph.output(tuple(result for part in parts for result in part.results(call)))

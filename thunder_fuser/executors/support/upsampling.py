@@ -79,8 +79,8 @@ def _large(split: Sizes) -> Sizes:
 
 def _gradient_in_torch(g: torch.Tensor, split: Sizes) -> torch.Tensor:
     backward = getattr(torch.ops.aten, f"upsample_nearest{g.ndim - 2}d_backward")
-    made: torch.Tensor = backward(g, g.shape[2:], _small(split))
-    return made
+    gradient: torch.Tensor = backward(g, g.shape[2:], _small(split))
+    return gradient
 
 
 upsample_nearest = UPSAMPLING.register_operator(
