@@ -95,8 +95,10 @@ def source(number: int, **more: Any) -> KernelSource:
     return replace(made, **more)
 
 
-def load(number: int, device: int = 0, arch: str = "sm_90a", **more: Any) -> cuda.CudaKernel:
-    return cuda.load_kernel(source(number, **more), arch, device)
+def load(
+    number: int, device: int = 0, arch: str = "sm_90a", *, early: bool = True, **more: Any
+) -> cuda.CudaKernel:
+    return cuda.load_kernel(source(number, **more), arch, device, early=early)
 
 
 def test_a_text_is_loaded_once(driver: Driver) -> None:
@@ -165,6 +167,15 @@ def test_a_kernel_of_a_graph_starts_early(
         kernel.launch(5, (0,))
     (*early,) = (one for one in driver.take() if one[0] == "early")
     assert early == [("early", cuda.DEPENDENT, *kernel.dims[0:4:3])] * (is_early and is_captured)
+
+
+def test_a_kernel_of_long_blocks_starts_in_turn(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = load(1, early=False)
+    capturing(monkeypatch, True)
+    kernel.launch(5, (0,))
+    assert [one for one in driver.take() if one[0] == "early"] == []
 
 
 def test_nothing_is_waited_for_during_a_capture(

@@ -148,7 +148,7 @@ class CudaKernel:
     def __init__(
         self, source: KernelSource, module: Module, device_index: int, *, waits: bool = False
     ) -> None:
-        """waits: whether the kernel waits for those before it (sm_90 and later)."""
+        """waits: in a graph it is launched early, and waits by itself (sm_90 and later)."""
         self.source = source
         self._waits = waits
         self._module = module
@@ -163,8 +163,8 @@ class CudaKernel:
     def launch(self, stream: int, values: tuple[Any, ...]) -> None:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order.
 
-        In a graph it depends on the kernel before it in the programmatic way: it may start while
-        that one runs, and waits for its end by itself.
+        In a graph, a kernel that waits by itself depends on the one before it in the programmatic
+        way: it may start while that one runs.
         """
         captured = bool(stream) and torch._C._cuda_isCurrentStreamCapturing()
         if captured:
@@ -261,15 +261,18 @@ class Module:
                     self._allowed[attribute] = amount
 
 
-def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:
-    """Finds or compiles a kernel's binary, and loads it once on a device."""
+def load_kernel(
+    source: KernelSource, arch: str, device_index: int, *, early: bool = True
+) -> CudaKernel:
+    """Finds or compiles a kernel's binary, and loads it once on a device. early: in a CUDA graph it
+    is launched while the kernel before it runs, if the device can do that."""
     key = (cubin_recipe(source.text, source.name, arch).key, device_index)
     module = _MODULES.get(
         key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
     )
     module.allow(source)
-    waits = int("".join(filter(str.isdigit, arch))) >= LEAST_DEPENDENT
-    return CudaKernel(source, module, device_index, waits=waits)
+    can_wait = int("".join(filter(str.isdigit, arch))) >= LEAST_DEPENDENT
+    return CudaKernel(source, module, device_index, waits=early and can_wait)
 
 
 def _unload_retired(device_index: int) -> None:
