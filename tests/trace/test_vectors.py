@@ -105,6 +105,19 @@ def test_a_strided_vector(emulate: bool) -> None:
     torch.testing.assert_close(found, function(x, whole))
 
 
+def of_two(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Reshapes of several operands or results."""
+    columns, rows = torch.atleast_2d(w, b)
+    return x * w.view_as(x[:1, :, :1, :1]) + (columns * rows).sum()
+
+
+@EMULATE
+def test_reshapes_of_several_operands(emulate: bool) -> None:
+    args = arguments()
+    jitted = jit(of_two, strict=True, emulate=emulate)
+    torch.testing.assert_close(gradients(jitted, args), gradients(of_two, args))
+
+
 # ---------------------------------------------------------------------------------- what stays
 
 

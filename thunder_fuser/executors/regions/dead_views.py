@@ -51,8 +51,10 @@ def drop_identity_views(plan: Plan) -> Plan:
     for item in plan.items:
         if isinstance(item, Region) or not only(item, VIEWS):
             continue
-        (operand, *more), (result, *_) = read_by(item), made_by(item)
-        if more or operand.name not in known:
+        if len(read_by(item)) != 1 or len(made_by(item)) != 1:
+            continue
+        (operand,), (result,) = read_by(item), made_by(item)
+        if operand.name not in known:
             continue
         base, leaves = known[operand.name]
         views = known[result.name] = _Views(base, (*leaves, *leaves_of(item)))

@@ -32,7 +32,8 @@ def broadcast_vectors(prepared: Prepared) -> Prepared:
 
 
 def _adds_axes(op: Op) -> bool:
-    if not op.is_fusible or op.kinds != {PrimIDs.RESHAPE}:
+    is_plain = op.kinds == {PrimIDs.RESHAPE} and len(op.reads) == len(op.makes) == 1
+    if not op.is_fusible or not is_plain:
         return False
     (source,), (result,) = op.reads, op.makes
     return (
