@@ -10,7 +10,10 @@ import pytest
 import torch
 from thunder import last_traces
 
+from thunder_fuser.executors.pipeline import TRACE_PASSES
 from thunder_fuser.explain.jitted import jit
+from thunder_fuser.trace.prepared import Pass, Prepared
+from thunder_fuser.trace.rewrites.casts import drop_roundings
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 EMULATE = pytest.mark.parametrize("emulate", [False, True], ids=["cpu", "emulator"])
@@ -57,6 +60,22 @@ def casts(function: Function, dtype: torch.dtype) -> int:
 def test_only_the_rounding_before_the_step_stays(dtype: torch.dtype) -> None:
     assert casts(lambda x, y: (x * y).exp() + 1.0, dtype) == 1
     assert casts(lambda x, y: torch.floor((x * y).exp()) + 1.0, dtype) == 2
+
+
+def test_the_dataflow_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers for the plan before the pass, and once for all who ask."""
+    seen: list[bool] = []
+
+    def noted(prepared: Prepared) -> Prepared:
+        before = {*prepared.flow.crossing}
+        after = drop_roundings(prepared)
+        seen.append(prepared.flow.crossing == before)
+        return after
+
+    passes = tuple(Pass(noted) if each.run is drop_roundings else each for each in TRACE_PASSES)
+    monkeypatch.setattr("thunder_fuser.executors.fuser.TRACE_PASSES", passes)
+    jit(STEPS["quantised"], strict=True)(*arguments(torch.bfloat16))
+    assert seen == [True]
 
 
 def test_values_of_float32_are_not_rounded() -> None:

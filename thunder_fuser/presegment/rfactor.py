@@ -46,7 +46,7 @@ MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the bytes
 # Of a row in pieces that do not follow one another: the bytes from which pieces are no waste, and
-# how much dearer each is than its bytes. One kernel for a group norm of images, channels last, took
+# how much more than its bytes each costs. One kernel for a group norm of channels-last images took
 # so many times as long as a clone: pieces of 16 bytes 3.9, 20 4.6, 40 2.4, 64 1.7 (H200).
 LONG_PIECE, PIECE_PRICE = 64, 48
 MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level cache holds

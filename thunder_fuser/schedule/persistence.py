@@ -54,7 +54,7 @@ def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
         fitting = _blocks_for(scheduled, bytes_at_once(kept))
         if fitting is not None:
             return _placed(scheduled, fitting, "registers", kept)
-    if everything and not has_order(scheduled.part, scheduled.options):
+    if everything and not has_order(scheduled.part, scheduled.options):  # else it may be short
         params = replace(params, threads=(LONG_ROW_THREADS, 1))
     room = target.smem_bytes_per_block - SCRATCH_BYTES
     if inputs and _total_bytes(inputs) // params.cluster <= room:

@@ -36,7 +36,7 @@ from thunder_fuser.communication.products.pairs import (
 from thunder_fuser.communication.products.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.overlap.backward_products import Consumer, GatheredCallable, consumed
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
+from thunder_fuser.executors.regions.region import Item, Region, is_backward, made_by, read_by
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.executors.support.dtypes import data_type
 from thunder_fuser.multi_device import LowerParams
@@ -163,8 +163,8 @@ class Finder:
         shard, group = gather.args[:2]
         others = [reader for reader in self.readers[whole.name] if reader != at]
         places = (self.maker[gather.output.name], self.maker[whole.name])
-        is_alone = place == 1 or _is_backward(self.items[at])
-        if others and (is_alone or not all(_is_backward(self.items[at]) for at in others)):
+        is_alone = place == 1 or is_backward(self.items[at])
+        if others and (is_alone or not all(is_backward(self.items[at]) for at in others)):
             return None
         if type(shard) is not TensorProxy or self._is_written(shard, places[0], at):
             return None
@@ -178,7 +178,7 @@ class Finder:
         if gather is None or gather.args[3] not in (None, 0) or type(whole) is not TensorProxy:
             return None
         readers = self.readers.get(whole.name, [])
-        before = [one for one in readers if not _is_backward(self.items[one])]
+        before = [one for one in readers if not is_backward(self.items[one])]
         back = [one for one in readers if one not in before]
         if before and (len(before) > 1 or not self._is_joined(before[0])):
             return None
@@ -294,12 +294,6 @@ class Finder:
         bsym = symbol.bind(*operands, output=result.output, subsymbols=parts)
         bsym.tags.update(result.tags)
         return _Joined(replaced.at, replaced.gone, bsym)
-
-
-def _is_backward(item: Item) -> bool:
-    if isinstance(item, Region):
-        return item.is_backward
-    return BoundSymbolTag.BACKWARD in item.tags
 
 
 def _keeps_rows(item: Item) -> bool:

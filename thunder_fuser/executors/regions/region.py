@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.executors.support.dtypes import is_known_number
 from thunder_fuser.source.lines import line_of
@@ -78,6 +78,13 @@ def read_by(item: Item) -> Sequence[Proxy]:
 def made_by(item: Item) -> Sequence[Proxy]:
     """The results of a bound symbol or a region."""
     return item.outputs if isinstance(item, Region) else makes(item)
+
+
+def is_backward(item: Item) -> bool:
+    """True for a bound symbol or a region of the backward."""
+    if isinstance(item, Region):
+        return item.is_backward
+    return BoundSymbolTag.BACKWARD in item.tags
 
 
 def only(bsym: BoundSymbol, kinds: Kinds) -> bool:

@@ -22,7 +22,6 @@ import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.cache.trie import FusionCache
@@ -32,7 +31,7 @@ from thunder_fuser.executors.run.region_callable import RegionCallable, callable
 from thunder_fuser.executors.stride_orders.simulate import (
     Values,
     arguments_of,
-    results_of,
+    guessed_results,
     value_of,
 )
 from thunder_fuser.host.call.dispatch import alignment_of
@@ -64,7 +63,9 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
         if call is not None and not call.region.makes_views:
             job = _prepared(call, values, prepare)
             jobs.update([] if job is None else [job])
-        for proxy, value in zip(makes(bsym), _results(bsym, call, values), strict=True):
+        item, memory = (bsym, NO_MEMORY) if call is None else (call.region, call.memory)
+        results = guessed_results(item, memory, values)
+        for proxy, value in zip(makes(bsym), results, strict=True):
             values.setdefault(proxy.name, value)  # unpacked arguments are known already
     return [*jobs.values()]
 
@@ -111,21 +112,3 @@ def _device(region: Region) -> torch.device:
     devices = {to_torch_device(p.device) for p in proxies if isinstance(p, TensorProxy)}
     device = next((each for each in devices if each.type != "cpu"), torch.device("cpu"))
     return device if device.index is not None or device.type == "cpu" else torch.device("cuda", 0)
-
-
-# ----------------------------------------------------------------------------------------- results
-
-
-def _results(bsym: BoundSymbol, call: RegionCallable | None, values: Values) -> Sequence[Any]:
-    """A guess at the results of a call; contiguous tensors if nothing is known."""
-    proxies = makes(bsym)
-    item, memory = (bsym, NO_MEMORY) if call is None else (call.region, call.memory)
-    try:
-        results = results_of(item, memory, values)
-    except Exception:  # torch cannot run it on meta tensors
-        results = []
-    shapes = [tuple(value.shape) for value in results if isinstance(value, torch.Tensor)]
-    if shapes != [proxy._shape for proxy in proxies if isinstance(proxy, TensorProxy)]:
-        return [*map(value_of, proxies)]
-    tensors = (value for value in results if isinstance(value, torch.Tensor))
-    return [next(tensors) if isinstance(p, TensorProxy) else value_of(p) for p in proxies]

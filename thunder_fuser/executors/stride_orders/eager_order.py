@@ -27,7 +27,14 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.executors.regions.plan import Plan, RegionMemory
-from thunder_fuser.executors.regions.region import Item, Region, made_by, only, read_by
+from thunder_fuser.executors.regions.region import (
+    Item,
+    Region,
+    is_backward,
+    made_by,
+    only,
+    read_by,
+)
 from thunder_fuser.executors.stride_orders.convolutions import (
     can_run_channels_last,
     is_convolution,
@@ -192,9 +199,7 @@ def _unpacks(item: Item) -> bool:
 
 
 def _is_backward(item: Item) -> bool:
-    if isinstance(item, Region):
-        return item.is_backward
-    return BoundSymbolTag.BACKWARD in item.tags and item.sym.id not in _USERS
+    return is_backward(item) and (isinstance(item, Region) or item.sym.id not in _USERS)
 
 
 # ---------------------------------------------------------------------------------- the copies

@@ -4,9 +4,9 @@
     (dx,) = conv2d_backward0_3(x, w, dy); (dw,) = conv2d_backward1_3(x, w, dy)
 ->  (dx, dw) = conv2d_backward_3(x, w, dy)
 
-They are traced apart, for a model's input image needs none (functions/kernels.py). To find cuDNN's
-kernels takes the host longer than the device runs them, and one call looks for both together. In a
-CUDA graph that costs nothing, and what one call makes lies in one memory: they stay apart.
+They are traced apart, for a model's input image needs none (functions/kernels.py). Each call has
+the host look for cuDNN's kernels, one call for both at once. In a CUDA graph that costs nothing,
+and what one call makes lies in one memory: they stay apart.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ import torch
 from thunder.core import prims
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, TensorProxy, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.executors.regions.plan import Plan
-from thunder_fuser.executors.regions.region import Item, Region, made_by, read_by
+from thunder_fuser.executors.regions.region import Item, Region, is_backward, made_by, read_by
 from thunder_fuser.executors.stride_orders.convolutions import (
     CHANGED,
     is_changed,
@@ -40,7 +40,7 @@ from thunder_fuser.executors.stride_orders.orders import FORMATS, last_order
 from thunder_fuser.executors.stride_orders.simulate import (
     Values,
     arguments_of,
-    results_of,
+    guessed_results,
     value_of,
 )
 
@@ -66,7 +66,7 @@ def copy_weights_together(plan: Plan) -> Plan:
         for group in _groups(phase):
             first = group[0].places[0]
             user = plan.items[first]
-            copies = _copies(plan.trace, _is_backward(user), [weight.proxy for weight in group])
+            copies = _copies(plan.trace, is_backward(user), [weight.proxy for weight in group])
             for (weight, places), copy in zip(group, copies.outputs, strict=True):
                 for at in places:
                     items[at][-1] = _swapped(items[at][-1], weight, copy)
@@ -88,7 +88,7 @@ def _weights(plan: Plan) -> list[Iterable[_Weight]]:
     # What the trace writes must be copied when its convolution comes.
     copied = {name for name, value in values.items() if _is_copied(value)} - plan.flow.written
     for at, item in users:
-        weights = phases[_is_backward(item)]
+        weights = phases[is_backward(item)]
         for proxy in weight_of(item):
             if proxy.name in copied and type(proxy) is TensorProxy and _is_on_gpu(proxy):
                 weights.setdefault(proxy.name, _Weight(proxy, [])).places.append(at)
@@ -132,7 +132,7 @@ def copy_images_once(plan: Plan) -> Plan:
     for at, image in images:
         if image.name not in lying:
             continue
-        copies = _copies(plan.trace, _is_backward(plan.items[at]), [image])
+        copies = _copies(plan.trace, is_backward(plan.items[at]), [image])
         items[at].append(copies)
         for user in plan.readers[image.name]:
             items[user][0] = _swapped(items[user][0], image, copies.outputs[0])
@@ -178,15 +178,11 @@ def _lying_otherwise(plan: Plan, names: Set[str]) -> set[str]:
 
 
 def _results(plan: Plan, item: Item, values: Values) -> Sequence[object]:
-    """The results of an item as meta tensors. What torch cannot tell is row-major."""
-    proxies = made_by(item)
+    """The results of an item as meta tensors."""
     if _runs_last(item):  # without running it; a gradient of weights is read by no convolution
-        return [value_of(p, last_order(p.ndim) if p.ndim in FORMATS else None) for p in proxies]
-    try:
-        results = results_of(item, plan.memory.of(item), values)
-    except Exception:  # torch cannot run it on meta tensors
-        results = []
-    return results if len(results) == len(proxies) else [*map(value_of, proxies)]
+        orders = ((p, last_order(p.ndim) if p.ndim in FORMATS else None) for p in made_by(item))
+        return [value_of(proxy, order) for proxy, order in orders]
+    return guessed_results(item, plan.memory.of(item), values)
 
 
 # ------------------------------------------------------------------------------------- the copies
@@ -209,9 +205,3 @@ def _swapped(item: Item, tensor: Proxy, copy: Proxy) -> BoundSymbol:
     swapped = item.from_bsym_swap_proxies({variableify(tensor): copy})
     swapped._call_ctx = item._call_ctx
     return swapped
-
-
-def _is_backward(item: Item) -> bool:
-    if isinstance(item, Region):
-        return item.is_backward
-    return BoundSymbolTag.BACKWARD in item.tags

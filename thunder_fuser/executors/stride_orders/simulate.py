@@ -24,7 +24,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.executors.record.record import layout_of, orders_of_results
 from thunder_fuser.executors.record.torch_function import view_function, views_for
 from thunder_fuser.executors.regions.plan import RegionMemory
-from thunder_fuser.executors.regions.region import Item, Region, only
+from thunder_fuser.executors.regions.region import Item, Region, made_by, only
 from thunder_fuser.executors.stride_orders.convolutions import (
     is_changed,
     is_convolution,
@@ -101,6 +101,20 @@ def results_of(item: Item, memory: RegionMemory, values: Values) -> list[Any]:
     layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
     orders = orders_of_results(item, memory, layouts)
     return [value_of(proxy, orders.get(proxy.name)) for proxy in item.outputs]
+
+
+def guessed_results(item: Item, memory: RegionMemory, values: Values) -> Sequence[Any]:
+    """As results_of; contiguous tensors if nothing is known."""
+    proxies = made_by(item)
+    try:
+        results = results_of(item, memory, values)
+    except Exception:  # torch cannot run it on meta tensors
+        results = []
+    shapes = [tuple(value.shape) for value in results if isinstance(value, torch.Tensor)]
+    if shapes != [proxy._shape for proxy in proxies if isinstance(proxy, TensorProxy)]:
+        return [*map(value_of, proxies)]
+    tensors = (value for value in results if isinstance(value, torch.Tensor))
+    return [next(tensors) if isinstance(p, TensorProxy) else value_of(p) for p in proxies]
 
 
 def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:

@@ -86,12 +86,12 @@ def drop_roundings(prepared: Prepared) -> Prepared:
     If n must be stored for others (torch, another region, the caller), all readers read what is
     stored. This pass decides for the whole trace before the backward's cut is chosen, so no choice
     of the cut changes a bit. It drops no rounding between forward and backward, from float64, or
-    to 8 bits: chains of ops make no such casts, so the program asked for them. Nor one before a
-    step: of 17.97 as bfloat16, which is 18, the whole part is another one.
+    to 8 bits: chains of ops make no such casts, so the program asked for them. Nor does it
+    drop one before trunc, floor, ceil or round: 17.97 is 18 as bfloat16, of another whole part.
     """
     ops: list[Op] = []
-    stored, returned = prepared.flow.crossing, set(prepared.ops[-1].read_names)
-    stored |= _before_steps(prepared)
+    stored = prepared.flow.crossing | _before_steps(prepared)
+    returned = set(prepared.ops[-1].read_names)
     rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
     swaps: dict[Variable, Proxy] = {}
     for op in prepared.ops:
