@@ -87,8 +87,9 @@ def test_blocks_train(name: str, dtype: torch.dtype) -> None:
         x, gradient = make_input(SMALL, dtype, CUDA)
         sample = torch.randn_like(x), torch.randn_like(gradient)
         wanted = results(expected, block, *sample)
-        for key, one in results(found, block, *sample).items():
-            assert torch.equal(one, wanted[key]), key
+        got = results(found, block, *sample).items()
+        assert not [key for key, one in got if not torch.equal(one, wanted[key])]
+        del got  # else the gradients get memory of their own
     assert replays(found) >= 4  # forward and backward
 
 
@@ -133,7 +134,8 @@ def test_streams() -> None:
     torch.cuda.synchronize()
     for one, other in zip(got, wanted, strict=True):
         equal(one, other)
-    assert replays(found) >= 2 * len(data) - 10  # what is kept takes a second and a third graph
+    # What is kept takes a second and a third graph, and the gradients memory of their own.
+    assert replays(found) >= 2 * len(data) - 14
 
 
 def test_inside_of_another_capture() -> None:
@@ -239,6 +241,42 @@ def test_large_results_lie_in_the_graph() -> None:
         places.append([p.data_ptr() for p in both[0] if p.nbytes >= LEAST_HANDED])
         del both
     assert places[-1] == places[-2] and len(places[-1]) == 4
+
+
+def test_a_backward_lies_in_the_memory_of_its_forward() -> None:
+    """The forward saves 192 MiB, and there are 192 MiB of gradients."""
+    layers = [torch.nn.Linear(2048, 2048, bias=False, device=CUDA) for _ in range(12)]
+    model = torch.nn.Sequential(*(each for one in layers for each in (one, torch.nn.Tanh())))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    found, expected = in_graphs(loss), jit(loss, strict=True)
+
+    def gradients(function: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        model.zero_grad()
+        function(x).backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        model.zero_grad()
+        return grads
+
+    for _ in range(4):
+        gradients(found, torch.randn(2048, 2048, device=CUDA))
+    (forward,) = pieces_in(final_traces(found)[0].bound_symbols)
+    (graph,) = forward.counts.graphs
+    spans = graph._pool.spans()
+    assert sum(end - start for start, end in spans) < 320 << 20
+    for _ in range(3):
+        x = torch.randn(2048, 2048, device=CUDA)
+        both = [gradients(one, x) for one in (found, expected)]
+        equal(*both)
+        assert all(any(a <= p.data_ptr() < b for a, b in spans) for p in both[0])
+        del both
+    kept = gradients(found, x)
+    before = [one.clone() for one in kept]
+    for _ in range(4):
+        equal(gradients(found, x), before)
+    equal(kept, before)
 
 
 def test_functions_in_turn_share_a_pool() -> None:

@@ -3,6 +3,7 @@
 
 As with a CUDA graph, capturing runs nothing, inputs and results stay where they are, a replay
 overwrites what the one before has written, and an argument is an address: nothing keeps it alive.
+A backward that takes what its forward saved destroys it, and a replay of the forward its results.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Container, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +19,33 @@ import torch
 
 from thunder_fuser.errors import CaptureBusyError
 from thunder_fuser.runtime.cuda_graphs import memory_like
+from thunder_fuser.runtime.graph_pools import lending, over
+
+
+@dataclass
+class CpuPool:
+    """users: the recordings of which it holds all memory."""
+
+    users: list[Replayed] = field(default_factory=list)
+    handle: object = None
+
+    def spans(self) -> list[tuple[int, int]]:
+        return [(1, 1 << 64)]
+
+    def alias(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        return bytes_at(storage.data_ptr(), storage.nbytes(), self).untyped_storage()
 
 
 @dataclass
 class Replayed:
-    """inputs, outputs, replay: as of runtime/cuda_graphs.py."""
+    """inputs, outputs, replay: as of runtime/cuda_graphs.py. taken: what a replay destroys."""
 
     run: Callable[..., Sequence[Any]]
     inputs: tuple[Any, ...]
     keeps: bool
+    pool: CpuPool | None
+    lent: dict[int, torch.Tensor] | None
+    taken: tuple[torch.Tensor, ...] = ()
     outputs: tuple[Any, ...] = ()
     replays: int = 0
     bytes: int = 1 << 20
@@ -33,13 +53,20 @@ class Replayed:
     def replay(self) -> None:
         self.replays += 1
         with torch.inference_mode(False), torch.no_grad():
-            results = self.run(*self.inputs)
+            if self.lent is None and self.pool is not None:
+                for guest in self.pool.users:
+                    destroy(() if guest is self else guest.outputs)
+            before = {**(self.lent or {})}
+            with nullcontext() if self.lent is None else lending(self.lent):
+                results = self.run(*self.inputs)
+            self.taken += tuple(before[place] for place in before.keys() - (self.lent or {}).keys())
             if not self.outputs:
                 self.outputs = tuple(results)
-                return
-            for own, new in zip(self.outputs, results, strict=True):
-                if isinstance(own, torch.Tensor) and own is not new:
-                    own.copy_(new)
+            else:
+                for own, new in zip(self.outputs, results, strict=True):
+                    if isinstance(own, torch.Tensor) and own is not new:
+                        own.copy_(new)
+            destroy(self.taken)
 
 
 @dataclass
@@ -66,9 +93,13 @@ class CpuRecorder:
         assert self.lock.locked()
         self.turns += 1
 
+    def make_pool(self) -> CpuPool:
+        return CpuPool()
+
     def capture(
         self, run: Callable[..., Sequence[Any]], args: Sequence[Any], copied: Container[int],
-        *, kept: Sequence[int],
+        *, kept: Sequence[int], room: int, pool: CpuPool | None,
+        lent: dict[int, torch.Tensor] | None,
     ) -> Replayed:  # fmt: skip
         if self.busy:
             self.busy -= 1
@@ -77,15 +108,30 @@ class CpuRecorder:
             raise RuntimeError(self.fails)
         own = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
         inputs = (one if at in copied else at_its_address(one) for at, one in enumerate(own))
-        self.recordings.append(Replayed(run, tuple(inputs), bool(kept)))
+        self.recordings.append(Replayed(run, tuple(inputs), bool(kept or pool), pool, lent))
+        if pool is not None and not kept:
+            pool.users.append(self.recordings[-1])
         return self.recordings[-1]
+
+
+def destroy(values: Sequence[Any]) -> None:
+    """Fills the memory of tensors with ones, which are no number as a float."""
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            storage = one.untyped_storage()
+            torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
 
 
 def at_its_address(value: Any) -> Any:
     """The same memory, which it does not keep alive."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
-    axes = zip(value.shape, value.stride(), strict=True)
-    count = 1 + sum((size - 1) * stride for size, stride in axes)
-    memory = (ctypes.c_uint8 * (count * value.element_size())).from_address(value.data_ptr())
-    return torch.frombuffer(memory, dtype=value.dtype).as_strided(value.shape, value.stride())
+    storage = value.untyped_storage()
+    return over(bytes_at(storage.data_ptr(), storage.nbytes()).untyped_storage(), value)
+
+
+def bytes_at(address: int, size: int, owner: object = None) -> torch.Tensor:
+    """Memory that it does not keep alive, but an owner."""
+    memory = (ctypes.c_uint8 * size).from_address(address)
+    memory.owner = owner
+    return torch.frombuffer(memory, dtype=torch.uint8)

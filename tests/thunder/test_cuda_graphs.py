@@ -16,11 +16,13 @@ from helpers.graph_scenarios import SCENARIOS, Scenario
 from helpers.recorder import CpuRecorder
 from hypothesis import given
 from hypothesis import strategies as st
+from thunder.core.prims import PrimIDs
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
+from thunder_fuser.executors.cuda_graphs import transform
 from thunder_fuser.executors.cuda_graphs.graph import Graph, compact
 from thunder_fuser.executors.cuda_graphs.transform import (
     CudaGraphs,
@@ -194,6 +196,7 @@ def test_a_graph_whose_results_are_saved_is_not_replayed() -> None:
             ]
             both.append(grads)
         assert all(map(torch.equal, *both))
+        del both, grads, results  # else the gradients get memory of their own
     assert len(graphs_in(found)) == len(graphs_in(found, backward=True)) == 3
     before = sum(replays(recorder))
     for x, w in inputs:
@@ -296,16 +299,73 @@ def test_results_that_are_kept_are_copied_by_a_third_graph() -> None:
 
 
 @pytest.mark.usefixtures("all_handed")
-def test_gradients_that_stay_take_two_graphs_and_no_copies() -> None:
+def test_gradients_that_stay_are_not_overwritten_and_copy_nothing() -> None:
+    """The first lies where the forward writes: from then on gradients have memory of their own."""
     recorder = CpuRecorder()
     found = in_graphs(product, recorder)
     w = torch.randn(4, 4, requires_grad=True)
+    own = w.detach().clone().requires_grad_()
     for at in range(12):
-        found(torch.randn(4, 4), w).sum().backward()
-        w.grad = None if at == 3 else w.grad  # the next one stays in the graph's memory
-    backward = graphs_in(found, backward=True)
-    assert [graph.handed for graph in backward] == [(0,), (0,)]
-    assert len(graphs_in(found)) == 1
+        x = torch.randn(4, 4)
+        found(x, w).sum().backward()
+        product(x, own).sum().backward()
+        torch.testing.assert_close(w.grad, own.grad)
+        if at == 3:
+            w.grad = own.grad = None  # the next one stays in the graph's memory
+    (forward,), (backward,) = graphs_in(found), graphs_in(found, backward=True)
+    assert (forward.handed, backward.handed) == ((2,), (0,))
+    assert takes(recorder) == [0, 2, 0, 2]
+    assert [len(one.pool.users) for one in recorder.recordings if one.pool] == [2, 2, 1, 1]
+
+
+# ------------------------------------------------------------------ what a backward's graph takes
+
+
+def takes(recorder: CpuRecorder) -> list[int]:
+    return [len(one.taken) for one in recorder.recordings]
+
+
+def test_a_backward_takes_what_its_forward_saved() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for _ in range(5):
+        trained(found)
+    assert takes(recorder) == [0, 2]
+
+
+def test_a_backward_that_runs_again_takes_nothing() -> None:
+    recorder = CpuRecorder()
+    found, expected = in_graphs(product, recorder), jit(product)
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    for _ in range(6):
+        total = found(x, w).sum()
+        (wanted,) = torch.autograd.grad(expected(x, w).sum(), w)
+        for again in (True, True, False):
+            is_equal = torch.equal(torch.autograd.grad(total, w, retain_graph=again)[0], wanted)
+            assert is_equal
+    # Two backwards before the forward was captured; the forward; those that keep, and the last one.
+    assert takes(recorder) == [0, 0, 0, 2]
+
+
+def test_of_several_pieces_of_a_backward_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward's memory is lent once, and a value stays where a later piece reads it."""
+    monkeypatch.setattr(transform, "_LEAST", 1)
+    monkeypatch.setitem(transform._ON_HOST, PrimIDs.MATMUL, "this test says so")
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x * w).sin()
+        return ((y @ w) * y).cos()
+
+    recorder = CpuRecorder()
+    found = in_graphs(function, recorder, rematerialization="none")
+    expected = jit(function, rematerialization="none")
+    for _ in range(6):
+        x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+        grads = [torch.autograd.grad(one(x, w).sum(), w)[0] for one in (found, expected)]
+        assert torch.equal(*grads)
+    assert len(pieces_in(final_traces(found)[1].bound_symbols)) > 1
+    takers = [id(one.pool) for one in recorder.recordings if one.taken]
+    assert takers and len(takers) == len({*takers})
 
 
 @pytest.mark.usefixtures("all_handed")

@@ -34,7 +34,7 @@ from thunder_fuser.executors.run.region_callable import as_if_freed
 from thunder_fuser.explain.jitted import Jitted, final_traces, graphs_of, name_of
 from thunder_fuser.explain.shown import Shown, kib, size_unit, table
 from thunder_fuser.functions.collectives import CALLS
-from thunder_fuser.runtime.cuda_graphs import storage_of
+from thunder_fuser.runtime.graph_pools import storage_of
 
 _INCHES = (9, 3.2)  # of the picture of one model
 _NO_CALLS = frozenset(

@@ -8,6 +8,7 @@ The graphs of a device share a memory pool for what nobody holds after a replay:
 
 So a replay waits for all earlier replays, on whichever stream they ran. And its caller holds `lock`
 until it has enqueued the copies of small results. What is handed out lies in a pool of each graph.
+A forward that saves values has a pool for all its memory instead, see graph_pools.py.
 
 Other threads may draw from torch's generator while a graph is captured: it is left free. A function
 that draws from it is captured with it, but only while no other thread runs.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,7 +30,15 @@ from torch._prims_common import compute_required_storage_length
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import make_lock
 from thunder_fuser.errors import CaptureBusyError
-from thunder_fuser.runtime.driver_graphs import DriverGraph
+from thunder_fuser.runtime.driver_graphs import DriverGraph, keep
+from thunder_fuser.runtime.graph_pools import (
+    CudaPool,
+    Owners,
+    Pool,
+    lending,
+    spans_of,
+    storage_of,
+)
 
 Function = Callable[..., Sequence[Any]]
 
@@ -89,21 +98,30 @@ class CudaRecorder:
         if stream not in self._streams:
             self._streams.append(stream)
 
+    def make_pool(self) -> CudaPool:
+        """A pool for a forward and its backward."""
+        return CudaPool(self._device)
+
     def capture(
-        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int]
-    ) -> Recording:
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int],
+        room: int = 0, pool: Pool | None = None, lent: Owners | None = None,
+    ) -> Recording:  # fmt: skip
         """Records what `run` launches for arguments like these. Raises what `run` raises.
 
         copied: the numbers of the arguments that the graph replaces by its own, uninitialised
         memory. kept: the numbers of the results that must survive replays of other graphs; `run`
-        calls `keep` around what makes them.
+        calls `keep` around what makes them. room: the least bytes of the pool in which results
+        lie that callers get. pool: for what is not kept, instead of the one that graphs share.
+        lent: what `run` may take with `taken`, and free.
         """
         fresh, lasting = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
         shared = next((graph.pool() for graph in self._graphs), fresh)
+        common = shared if pool is None else pool.handle
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
             with captured:
                 before = torch.cuda.memory_reserved(self._device)
+                _make_room(room, lasting if kept else common, self._device)
                 inputs = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
                 outputs = tuple(run(*inputs))
             if graph.pool() == shared:
@@ -112,8 +130,9 @@ class CudaRecorder:
             return Recording(inputs, outputs, graph.replay, taken)
 
         def without() -> Recording:
-            graph = DriverGraph(self._device.index, shared, lasting if kept else None)
-            recording = record(graph, graph.captured_on(self._stream))
+            graph = DriverGraph(self._device.index, common, lasting if kept else None)
+            with nullcontext() if lent is None else lending(lent):
+                recording = record(graph, graph.captured_on(self._stream))
             if _are_in(lasting, recording, kept):
                 return recording
             log("graphs", lambda: "a result lies with the intermediates; all lie in one pool now")
@@ -122,11 +141,14 @@ class CudaRecorder:
             return record(graph, graph.captured_on(self._stream))
 
         def with_generator() -> Recording:
-            graph, pool = torch.cuda.CUDAGraph(), lasting if kept else shared
-            return record(graph, self._captured_by_torch(graph, pool))
+            # Another pool than one whose saved values the attempt before has freed.
+            graph = torch.cuda.CUDAGraph()
+            all_in = common if lent is None and not kept else lasting
+            return record(graph, self._captured_by_torch(graph, all_in))
 
         # torch.cuda.graph leaves its stream current if the capture fails.
-        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+        current = torch.cuda.stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.device(self._device), current, _workspaces_in_the_pool():
             return self._generator.capture(run, without, with_generator)
 
     @contextmanager
@@ -199,6 +221,33 @@ def other_threads() -> list[str]:
     ]  # fmt: skip
 
 
+@contextmanager
+def _workspaces_in_the_pool() -> Iterator[None]:
+    """cuBLAS takes its workspaces from the capture's pool, and the capture gives them back.
+
+    Else the first capture of a thread keeps 32 MiB. Another thread may be using them, but not the
+    one that waits for this backward.
+    """
+    waiting = torch._C._current_graph_task_id() != -1
+    is_alone = len(other_threads()) <= waiting
+    if is_alone:
+        torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        if is_alone:
+            torch._C._cuda_clearCublasWorkspaces()
+
+
+def _make_room(room: int, pool: Any, device: torch.device) -> None:
+    """Takes what a pool lacks as one segment: results of many sizes would leave gaps in several."""
+    lacks = room - sum(end - start for start, end in spans_of(pool)) if room else 0
+    if lacks > 0:
+        keep(True)
+        torch.UntypedStorage(lacks, device=device)  # it is free at once
+        keep(False)
+
+
 def memory_like(arg: torch.Tensor) -> torch.Tensor:
     """New, uninitialised memory with the strides and the alignment of an argument.
 
@@ -213,12 +262,7 @@ def memory_like(arg: torch.Tensor) -> torch.Tensor:
 def _are_in(pool: Any, recording: Recording, kept: Sequence[int]) -> bool:
     """True if all kept results lie in a pool, apart from views of arguments."""
     arguments = {storage_of(x): x for x in recording.inputs if isinstance(x, torch.Tensor)}
-    # None: with the pool's identifier, torch 2.11 frees its numbers once too often.
-    segments = torch._C._cuda_memorySnapshot(None)["segments"] if kept else ()
-    spans = [
-        (segment["address"], segment["address"] + segment["total_size"])
-        for segment in segments if tuple(segment["segment_pool_id"]) == tuple(pool)
-    ]  # fmt: skip
+    spans = spans_of(pool) if kept else []
 
     def is_in(output: torch.Tensor) -> bool:
         argument = arguments.get(storage_of(output))
@@ -229,11 +273,6 @@ def _are_in(pool: Any, recording: Recording, kept: Sequence[int]) -> bool:
 
     outputs = (recording.outputs[at] for at in kept)
     return all(is_in(x) for x in outputs if isinstance(x, torch.Tensor) and x.is_cuda)
-
-
-def storage_of(tensor: torch.Tensor) -> int:
-    """An identifier of its memory, the same for all views."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def is_view(tensor: torch.Tensor, argument: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@
 
 Whoever holds a value in the memory of a graph keeps it from being replayed. Small results of a
 forward are copied, since a caller may keep them for long, as a list of losses. See docs/adr/0042.
+A forward may lend what it saved to its backward's graph, see docs/adr/0055.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from thunder_fuser.runtime.cuda_graphs import Function, Recording, is_view, storage_of
+from thunder_fuser.runtime.cuda_graphs import Function, Recording, is_view
+from thunder_fuser.runtime.graph_pools import Owners, Pool, over, storage_of
 
 LEAST_HANDED = 1 << 16  # bytes of a forward's result that is not copied
 # (arguments, {memory: the tensor over it, or over its copy, that goes out}) -> a result
@@ -34,9 +36,11 @@ class Recorder(Protocol):
     def is_capturing(self) -> bool: ...
     def settings(self) -> Hashable: ...
     def take_turn(self) -> None: ...
+    def make_pool(self) -> Pool: ...
     def capture(
-        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int]
-    ) -> Recording: ...
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int],
+        room: int, pool: Pool | None, lent: Owners | None,
+    ) -> Recording: ...  # fmt: skip
 
 
 class Graph:
@@ -44,16 +48,28 @@ class Graph:
 
     copied: the numbers of the arguments that are copied in. lasting: those that lie in the memory
     of another graph. saved: the numbers of the results that only a backward reads. handed: those of
-    the results that callers get without a copy.
+    the results that callers get without a copy. room: see `room_of`. lends: its backward may
+    take what it saved. apart: but the gradients have memory of their own. lender: the forward's
+    graph from which it takes.
     """
 
     def __init__(
         self, recorder: Recorder, run: Function, args: Sequence[Any], *, copied: Sequence[int],
-        lasting: Sequence[int], saved: Sequence[int], handed: Sequence[int],
+        lasting: Sequence[int], saved: Sequence[int], handed: Sequence[int], room: int = 0,
+        lends: bool = False, apart: bool = False, lender: Graph | None = None,
     ) -> None:  # fmt: skip
         self._device_type, self._saved, self.handed = recorder.device_type, saved, handed
-        self._recording: Recording | None
-        self._recording = recorder.capture(run, args, copied, kept=(*saved, *handed))
+        self.lends, self._apart, self._owners = lends, apart, Owners({})
+        self._guest: Graph | None = None  # the one whose results lie in its memory
+        self._outputs = _Outputs({}, {}, [], [])
+        self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
+        fresh = recorder.make_pool() if lends else None
+        self._pool: Pool | None = lender._pool if lender else fresh
+        is_apart = self._pool is None or (lender is not None and lender._apart)
+        self._recording: Recording | None = recorder.capture(
+            run, args, copied, kept=(*saved, *handed) if is_apart else (), room=room,
+            pool=self._pool, lent=lender._lend(self) if lender else None,
+        )  # fmt: skip
         self._replay, self.bytes = self._recording.replay, self._recording.bytes
         self._copied = tuple(copied)
         self.reads = {storage_of(args[at]) for at in lasting}
@@ -62,17 +78,25 @@ class Graph:
         # Of an expanded axis, the one element in memory is copied.
         self._expanded = [at for at, buffer in enumerate(buffers) if 0 in buffer.stride()]
         self._out = _Copies([])
-        self._outputs = _Outputs({}, {}, [], [])
-        self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
         self._idle_holders: list[int] = []
 
     def __str__(self) -> str:
         bytes = sum(tensor.nbytes for tensor in self._in.tensors)
         return f"{len(self._copied)} arguments ({bytes} bytes) copied in, {self.bytes} bytes"
 
+    def _lend(self, guest: Graph) -> Owners:
+        """The owners of what it saved, which the only graph that may take them frees."""
+        self.lends, owners, self._owners = False, self._owners, {}
+        self._guest = None if self._apart else guest
+        return owners
+
     def is_in_use(self) -> bool:
         """True if anybody holds memory of the last replay: a saved value or a result."""
-        return self._holders() != self._idle_holders
+        return self._holders() != self._idle_holders or self.has_guests()
+
+    def has_guests(self) -> bool:
+        """True if a caller holds a gradient that lies in its memory."""
+        return self._guest is not None and self._guest.is_held()
 
     def is_held(self) -> bool:
         """True if a caller holds a result of the last replay."""
@@ -115,8 +139,12 @@ class Graph:
         """Sorts the outputs, which are there after the first replay."""
         recording, self._recording = self._recording, None
         assert recording is not None
-        self._outputs = _sorted(recording, self._device_type, self._saved, self.handed)
-        del recording  # it holds what is counted below
+        inputs, outputs = recording.inputs, [*recording.outputs]
+        if self.lends and self._pool is not None:
+            on_device = [at for at in self._saved if _is_on(outputs[at], self._device_type)]
+            self._owners = _disown(inputs, outputs, on_device, self._pool)
+        self._outputs = _sorted(inputs, outputs, self._device_type, self._saved, self.handed)
+        del recording, inputs, outputs  # they hold what is counted below
         self._out = _Copies([*self._outputs.copied.values()])
         kept = {*self._outputs.handed, *map(storage_of, self._outputs.saved)}
         self.places = {place: torch._C._storage_Use_Count(place) for place in kept}
@@ -178,41 +206,70 @@ class _Outputs(NamedTuple):
     results: list[Result]
 
 
+def _disown(
+    inputs: Sequence[Any], outputs: list[Any], saved: Sequence[int], pool: Pool
+) -> Owners:
+    """Replaces saved outputs by tensors that do not own their memory. Its owners.
+
+        [loss, t1]  ->  [loss, t1'], {their address: t1}
+
+    Those whose memory is another result's or an argument's stay: somebody may write to it, and a
+    view of the owner has its version.
+    """
+    rest = (x for at, x in enumerate(outputs) if at not in saved)
+    shared = {storage_of(x) for x in (*inputs, *rest) if isinstance(x, torch.Tensor)}
+    spans = pool.spans()
+    owners, aliases = Owners({}), dict[int, torch.UntypedStorage]()
+    for at in saved:
+        owner = outputs[at]
+        storage = owner.untyped_storage()
+        is_in = any(start <= storage.data_ptr() < end for start, end in spans)
+        place = storage_of(owner)
+        if place in shared or not is_in or not is_view(owner, owner):
+            continue
+        if place not in aliases:
+            aliases[place] = pool.alias(storage)
+        outputs[at] = over(aliases[place], owner)
+        owners[storage.data_ptr()] = owner
+    return owners
+
+
 def _sorted(
-    recording: Recording, device_type: str, saved: Container[int], handed: Sequence[int]
-) -> _Outputs:
+    inputs: Sequence[Any], outputs: Sequence[Any], device_type: str, saved: Container[int],
+    handed: Sequence[int],
+) -> _Outputs:  # fmt: skip
     """A view of an argument becomes the same view of the call's argument. Results that share memory
     share one copy of it. Numbers, and tensors that torch keeps on the CPU, are the same at each
     call.
     """
     owners = {
-        storage_of(arg): at for at, arg in enumerate(recording.inputs) if _is_on(arg, device_type)
+        storage_of(arg): at for at, arg in enumerate(inputs) if _is_on(arg, device_type)
     }
     together: dict[int, list[torch.Tensor]] = {}
-    for at, output in enumerate(recording.outputs):
+    for at, output in enumerate(outputs):
         if at not in saved and _is_on(output, device_type):
             together.setdefault(storage_of(output), []).append(output)
-    tensors = [recording.outputs[at] for at in handed if _is_on(recording.outputs[at], device_type)]
+    tensors = [outputs[at] for at in handed if _is_on(outputs[at], device_type)]
     lasting = {*map(storage_of, tensors)}
-    outputs = _Outputs({}, {}, [], [])
+    kinds = _Outputs({}, {}, [], [])
 
     def result(at: int, output: Any) -> Result:
         if not _is_on(output, device_type):
             return lambda args, memory: output
         place = storage_of(output)
         owner = owners.get(place)
-        if owner is not None and is_view(output, recording.inputs[owner]):
-            return _view(output, recording.inputs[owner], owner)
+        if owner is not None and is_view(output, inputs[owner]):
+            return _view(output, inputs[owner], owner)
         if at in saved:
-            outputs.saved.append(output)
+            kinds.saved.append(output)
             return lambda args, memory: output
         root = _root(together[place])
         if place in lasting and all(is_view(other, root) for other in together[place]):
-            return _part(output, place, outputs.handed.setdefault(place, root))
-        return _part(output, place, outputs.copied.setdefault(place, _copied(together[place])))
+            return _part(output, place, kinds.handed.setdefault(place, root))
+        return _part(output, place, kinds.copied.setdefault(place, _copied(together[place])))
 
-    outputs.results.extend(result(at, output) for at, output in enumerate(recording.outputs))
-    return outputs
+    kinds.results.extend(result(at, output) for at, output in enumerate(outputs))
+    return kinds
 
 
 def _root(results: Sequence[torch.Tensor]) -> torch.Tensor:

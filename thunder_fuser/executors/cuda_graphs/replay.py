@@ -8,7 +8,7 @@
 The key of a graph is the layout of the arguments, the addresses of those that are not copied, and
 torch's settings. What a forward saves for its backward and what callers get stays in the memory of
 the graph, except small results. While somebody holds it, that graph is not replayed, and another
-one is used. See docs/adr/0015 and docs/adr/0042.
+one is used. A backward takes the memory of what its forward saved. See docs/adr/0015, 0042, 0055.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from thunder_fuser.host.call.dispatch import make_dispatch
 from thunder_fuser.options import Value, in_force
 from thunder_fuser.runtime.cuda_graphs import Function
 
+_IN_SEGMENTS = 1 << 20, 10 << 20  # bytes: what is larger has a segment of its own
 MOST_HELD = 2  # graphs whose results callers may keep before another one copies them
 
 
@@ -40,14 +41,15 @@ class Input:
     """An argument of a piece.
 
     is_fixed: its memory stays the same, as a parameter's does, so it is not copied. is_saved: a
-    forward saved it for this backward, perhaps in the memory of a graph. is_written: written in
-    place.
+    forward saved it for this backward, perhaps in the memory of a graph. is_freed: and nothing
+    reads it after this piece. is_written: written in place.
     """
 
     name: str
     is_number: bool = False
     is_fixed: bool = False
     is_saved: bool = False
+    is_freed: bool = False
     is_written: bool = False
 
 
@@ -99,6 +101,16 @@ class Graphs:
         for reader in readers:
             del self.kept[reader]
 
+    def lender(self, args: Sequence[Any], freed: Sequence[int]) -> Graph | None:
+        """The graph in whose memory most of these arguments are, unless they were taken before."""
+        memory = {storage_of(args[at]): args[at].untyped_storage().nbytes() for at in freed}
+
+        def lent(graph: Graph) -> int:
+            return sum(memory.get(place, 0) for place in graph.places)
+
+        lenders = [graph for graph in self.kept.values() if graph.lends and lent(graph)]
+        return max(lenders, key=lent, default=None)
+
     def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
         """The places of those arguments that lie in the memory of a graph."""
         memory = {place for graph in self.kept.values() for place in graph.places}
@@ -147,13 +159,14 @@ class _Calls:
     """Calls of a piece with arguments of one layout."""
 
     __slots__ = (
-        "_copies", "_failed", "_fixed", "_lasting", "_run", "_saved", "_tensors", "_written",
-        "piece",
+        "_apart", "_copies", "_failed", "_fixed", "_lasting", "_room", "_run", "_saved",
+        "_tensors", "_written", "piece",
     )  # fmt: skip
 
     def __init__(self, piece: GraphSegment, args: Sequence[Any]) -> None:
         self.piece, self._run, self._failed = piece, piece.run, False
-        self._copies = False
+        self._copies = self._apart = False
+        self._room = 0
         inputs = piece.inputs
         places = range(len(inputs))
         self._tensors = tuple(at for at in places if not inputs[at].is_number)
@@ -180,19 +193,25 @@ class _Calls:
                     torch.autograd.graph.increment_version([args[at] for at in self._written])
                     return results
         counts.plain += 1
-        return self._run(*args)
+        results = self._run(*args)
+        self._room = room_of([results[at] for at in self.piece.handed], args)
+        return results
 
     def _find(self, settings: Hashable, args: Sequence[Any]) -> Graph | None:
         """The first graph of this key whose memory nobody holds. If there is none, it is captured
         if such a call was seen before; else None."""
-        graphs, held = self.piece.graphs, 0
+        graphs, held, shares = self.piece.graphs, 0, self._shares()
         for number in count():
-            key = self._key(number, settings, args)
+            key = self._key(number, (settings, shares), args)
             graph: Graph | None = graphs.kept.get(key)
             if graph is None:
                 break
             if not graph.is_in_use():
                 return graph
+            if graph.has_guests():  # the next backward's gradients lie elsewhere
+                self._apart = True
+                graphs.drop(key)
+                break
             if graph.is_held():
                 held += 1
                 if not graph.pays_twice():  # one that copies takes its place
@@ -206,14 +225,25 @@ class _Calls:
             return None
         self._lasting = lasting
         handed = () if self._copies or held >= MOST_HELD else self.piece.handed
-        return graphs.find(self._key(number, settings, args), lambda: self._capture(args, handed))
+        key = self._key(number, (settings, shares), args)
+        return graphs.find(key, lambda: self._capture(args, handed, shares))
+
+    def _shares(self) -> bool:
+        """True if a backward may free what its forward saved: nobody reads it afterwards.
+
+        A user's hook on saved values may keep them, and so does retain_graph.
+        """
+        if self._saved:
+            return not torch._C._autograd._get_current_graph_task_keep_graph()
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks
+        return bool(self.piece.saved) and hooks(True) is None
 
     def _key(self, number: int, settings: Hashable, args: Sequence[Any]) -> Hashable:
         places = (*self._fixed, *self._lasting)
         addresses = map(torch.Tensor.data_ptr, map(args.__getitem__, places))
         return (self, number, settings, places, *addresses)
 
-    def _capture(self, args: Sequence[Any], handed: Sequence[int]) -> Graph | None:
+    def _capture(self, args: Sequence[Any], handed: Sequence[int], shares: bool) -> Graph | None:
         """The graph, or None with a warning if the function cannot be captured."""
         stays = {*self._fixed, *self._lasting}
         copied = tuple(at for at in self._tensors if at not in stays)
@@ -221,12 +251,15 @@ class _Calls:
         if any(args[at].device.type != device_type for at in copied):
             return None  # torch may keep the seed of attention's dropout on the CPU
         piece = self.piece
+        freed = [at for at in self._saved if piece.inputs[at].is_freed] if shares else []
         # A buffer made in inference mode could not be written to outside of it.
         with in_force(piece.options), torch.inference_mode(False), torch.no_grad():
             try:
                 graph = Graph(
                     piece.graphs.recorder, piece.apart, args, copied=copied, lasting=self._lasting,
-                    saved=piece.saved, handed=handed,
+                    saved=piece.saved, handed=handed, room=self._room if handed else 0,
+                    lends=shares and not self._saved, apart=self._apart,
+                    lender=piece.graphs.lender(args, freed),
                 )  # fmt: skip
             except Exception as error:  # from torch, the driver or a library: they share no class
                 self._failed = not isinstance(error, CaptureBusyError)
@@ -254,6 +287,14 @@ class _Calls:
                 " calls are launched one by one. Other pieces that fail so are not reported.",
                 GraphWarning,
             )
+
+
+def room_of(results: Sequence[Any], args: Sequence[Any]) -> int:
+    """The bytes of new memory of results that torch would put into segments of 20 MiB."""
+    sizes = {storage_of(x): x.untyped_storage().nbytes() for x in results if _is_plain(x)}
+    for x in filter(_is_plain, args):
+        sizes.pop(storage_of(x), None)
+    return sum(size for size in sizes.values() if _IN_SEGMENTS[0] < size < _IN_SEGMENTS[1])
 
 
 def _first(error: BaseException) -> BaseException:

@@ -45,6 +45,7 @@ from thunder_fuser.executors.support.check import ACROSS_RANKS
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
 from thunder_fuser.runtime.driver_graphs import keep
+from thunder_fuser.runtime.graph_pools import taken
 from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.trace.proxies import (
     COLLECTIVES,
@@ -290,15 +291,18 @@ class _Split:
         values = {proxy.name: proxy for bsym in calls for proxy in makes(bsym)}
         results = [p for name, p in values.items() if self.last.get(name, -1) >= end]
         inputs = {p.name: p for bsym in calls for p in reads(bsym) if p.name not in values}
-        yield self._piece(run, [*inputs.values()], results)
+        last = {name for name in inputs if self.last[name] < end}
+        yield self._piece(run, [*inputs.values()], results, last)
         deleted = (arg for bsym in run if _is_del(bsym) for arg in bsym.args)
         gone = [arg for arg in deleted if arg.name not in values]
         if gone:
             yield prims.python_del.bind(*gone, output=None)
 
     def _piece(
-        self, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy]
-    ) -> BoundSymbol:
+        self, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy],
+        last: Container[str],
+    ) -> BoundSymbol:  # fmt: skip
+        """last: the names that no later call reads."""
         name = next(self.names)
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
@@ -310,12 +314,14 @@ class _Split:
             if at not in saved and isinstance(proxy, TensorProxy) and bytes_of(proxy) >= least
         )  # fmt: skip
         kept = {results[at].name for at in (*saved, *handed)}
+        takes = [self._input(proxy, last, written) for proxy in inputs]
+        freed = [proxy for proxy, each in zip(inputs, takes, strict=True) if each.is_freed]
         piece = GraphSegment(
             name,
             _function(name, run, inputs, results),
-            [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
+            takes,
             self.owner.graphs_on(_device_of(calls[0])),
-            apart=lambda: _function(name, [*_apart(run, kept)], inputs, results),
+            apart=lambda: _function(name, [*_apart(run, kept)], inputs, results, freed),
             names=[bsym.sym.name for bsym in calls],
             saved=saved,
             handed=handed,
@@ -324,10 +330,13 @@ class _Split:
         symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
         return symbol.bind(*inputs, output=list(results), subsymbols=calls)
 
-    def _input(self, proxy: Proxy, is_written: bool) -> Input:
-        is_number = isinstance(proxy, NumberProxy)
-        is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved
-        return Input(proxy.name, is_number, proxy.name in self.fixed, is_saved, is_written)
+    def _input(self, proxy: Proxy, last: Container[str], written: Container[str]) -> Input:
+        name, is_number = proxy.name, isinstance(proxy, NumberProxy)
+        is_saved = self.is_backward and not is_number and name in self.owner.saved
+        return Input(
+            name, is_number, name in self.fixed, is_saved, is_saved and name in last,
+            is_written=self.fixed.get(name) in written,
+        )  # fmt: skip
 
 
 def piece_of(bsym: BoundSymbol) -> GraphSegment | None:
@@ -377,26 +386,33 @@ def _apart(run: Sequence[BoundSymbol], kept: set[str]) -> Iterator[BoundSymbol]:
         yield _KEEP.bind(False, output=None)
 
 
-class _Keep:
-    """The owner of a symbol that calls `keep` of runtime/driver_graphs.py."""
+class _During:
+    """The owner of symbols that calls `keep` or `taken` of runtime/ during a capture."""
 
-    context = MappingProxyType({"keep": keep})
+    context = MappingProxyType({"keep": keep, "taken": taken})
 
-    def meta(self, is_kept: bool) -> None:
+    def meta(self, *args: Any) -> None:
         """Thunder's symbols must have one."""
 
 
-_KEEP = Symbol("keep", _Keep().meta, is_prim=True, _bind_postprocess=bind_callable)
+_KEEP = Symbol("keep", _During().meta, is_prim=True, _bind_postprocess=bind_callable)
+_TAKEN = Symbol("taken", _During().meta, is_prim=True, _bind_postprocess=bind_callable)
 
 
 def _function(
-    name: str, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy]
-) -> Any:
-    """A Python function that runs the calls and returns a tuple."""
+    name: str, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy],
+    freed: Sequence[Proxy] = (),
+) -> Any:  # fmt: skip
+    """A Python function that runs the calls and returns a tuple.
+
+    freed: the inputs that a capture frees after their last reader.
+    """
     trace = TraceCtx(None)
     trace.args, trace.kwargs = tuple(inputs), {}
     trace._siginfo = SigInfo.from_name_and_args(name, inputs)
-    of_caller = {proxy.name for proxy in inputs}
+    of_caller = {proxy.name for proxy in inputs} - {proxy.name for proxy in freed}
+    if freed:
+        trace.bound_symbols.append(_TAKEN.bind(*freed, output=[*freed]))
     for bsym in run:
         if not _is_del(bsym):
             trace.bound_symbols.append(bsym)
