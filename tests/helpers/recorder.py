@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 
 from thunder_fuser.errors import CaptureBusyError
 from thunder_fuser.runtime.cuda_graphs import memory_like
-from thunder_fuser.runtime.graph_pools import lending, over
+from thunder_fuser.runtime.graph_pools import Owners, lending, over
 
 
 @dataclass
@@ -44,8 +45,8 @@ class Replayed:
     inputs: tuple[Any, ...]
     keeps: bool
     pool: CpuPool | None
-    lent: dict[int, torch.Tensor] | None
-    taken: tuple[torch.Tensor, ...] = ()
+    lent: Owners | None
+    taken: tuple[torch.UntypedStorage, ...] = ()
     outputs: tuple[Any, ...] = ()
     replays: int = 0
     bytes: int = 1 << 20
@@ -54,19 +55,20 @@ class Replayed:
         self.replays += 1
         with torch.inference_mode(False), torch.no_grad():
             if self.lent is None and self.pool is not None:
-                for guest in self.pool.users:
-                    destroy(() if guest is self else guest.outputs)
-            before = {**(self.lent or {})}
+                guests = (one.outputs for one in self.pool.users if one is not self)
+                tensors = (x for x in chain(*guests) if isinstance(x, torch.Tensor))
+                fill(x.untyped_storage() for x in tensors)
+            before = {place: here[0] for place, here in (self.lent or {}).items() if here}
             with nullcontext() if self.lent is None else lending(self.lent):
                 results = self.run(*self.inputs)
-            self.taken += tuple(before[place] for place in before.keys() - (self.lent or {}).keys())
+            self.taken += tuple(one for place, one in before.items() if not self.lent[place])
             if not self.outputs:
                 self.outputs = tuple(results)
             else:
                 for own, new in zip(self.outputs, results, strict=True):
                     if isinstance(own, torch.Tensor) and own is not new:
                         own.copy_(new)
-            destroy(self.taken)
+            fill(self.taken)
 
 
 @dataclass
@@ -99,7 +101,7 @@ class CpuRecorder:
     def capture(
         self, run: Callable[..., Sequence[Any]], args: Sequence[Any], copied: Container[int],
         *, kept: Sequence[int], room: int, pool: CpuPool | None,
-        lent: dict[int, torch.Tensor] | None,
+        lent: Owners | None,
     ) -> Replayed:  # fmt: skip
         if self.busy:
             self.busy -= 1
@@ -114,12 +116,10 @@ class CpuRecorder:
         return self.recordings[-1]
 
 
-def destroy(values: Sequence[Any]) -> None:
-    """Fills the memory of tensors with ones, which are no number as a float."""
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            storage = one.untyped_storage()
-            torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
+def fill(storages: Iterable[torch.UntypedStorage]) -> None:
+    """With ones, which are no number as a float."""
+    for one in storages:
+        torch.empty(0, dtype=torch.uint8).set_(one).fill_(255)
 
 
 def at_its_address(value: Any) -> Any:

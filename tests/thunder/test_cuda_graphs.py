@@ -368,6 +368,32 @@ def test_of_several_pieces_of_a_backward_one_takes(monkeypatch: pytest.MonkeyPat
     assert takers and len(takers) == len({*takers})
 
 
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_a_value_with_a_view_outside_of_the_piece_is_not_taken(
+    is_outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the view may come later."""
+    monkeypatch.setattr(transform, "_LEAST", 1)
+    if is_outside:
+        monkeypatch.setitem(transform._ON_HOST, PrimIDs.TRANSPOSE, "this test says so")
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        return y.sin() + y @ w
+
+    recorder = CpuRecorder()
+    found = in_graphs(function, recorder, rematerialization="none")
+    expected = jit(function, rematerialization="none")
+    for _ in range(6):
+        x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+        grads = [torch.autograd.grad(one(x, w).sum(), w)[0] for one in (found, expected)]
+        assert torch.equal(*grads)
+    pieces = pieces_in(final_traces(found)[1].bound_symbols)
+    assert any(each.is_saved for piece in pieces for each in piece.inputs)
+    freed = [each.name for piece in pieces for each in piece.inputs if each.is_freed]
+    assert bool(freed) is not is_outside
+
+
 @pytest.mark.usefixtures("all_handed")
 def test_a_forward_that_saves_more_than_it_hands_out_copies_instead_of_a_second_graph() -> None:
     """A name of a loop holds the last result while the next forward runs."""

@@ -19,8 +19,8 @@ from weakref import finalize
 
 import torch
 
-# {address of a saved value's memory: a tensor that owns it}
-Owners = dict[int, torch.Tensor]
+# {address of a memory: its owner, for each saved value there}
+Owners = dict[int, list[torch.UntypedStorage]]
 _lent: ContextVar[Owners | None] = ContextVar("lent", default=None)
 
 
@@ -99,15 +99,14 @@ def taken(*saved: torch.Tensor) -> list[torch.Tensor]:
         [t1, t2] = taken(t1, t2)
         t3 = linear(t1, w)
         del t1                      # frees its memory in a capture, and nothing in other calls
+
+    Memory with another saved value that is not taken stays.
     """
     lent = _lent.get()
     if not lent:
         return [*saved]
-    addresses = [tensor.untyped_storage().data_ptr() for tensor in saved]
-    owners = [lent.get(address) for address in addresses]
-    for address in addresses:
-        lent.pop(address, None)
+    owners = [lent.get(tensor.untyped_storage().data_ptr()) for tensor in saved]
     return [
-        tensor if owner is None else over(owner.untyped_storage(), tensor)
-        for tensor, owner in zip(saved, owners, strict=True)
+        over(here.pop(), tensor) if here else tensor
+        for here, tensor in zip(owners, saved, strict=True)
     ]

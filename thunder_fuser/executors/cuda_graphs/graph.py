@@ -211,7 +211,7 @@ def _disown(
 ) -> Owners:
     """Replaces saved outputs by tensors that do not own their memory. Its owners.
 
-        [loss, t1]  ->  [loss, t1'], {their address: t1}
+        [loss, t1]  ->  [loss, t1'], {their address: [memory of t1]}
 
     Those whose memory is another result's or an argument's stay: somebody may write to it, and a
     view of the owner has its version.
@@ -230,7 +230,7 @@ def _disown(
         if place not in aliases:
             aliases[place] = pool.alias(storage)
         outputs[at] = over(aliases[place], owner)
-        owners[storage.data_ptr()] = owner
+        owners.setdefault(storage.data_ptr(), []).append(storage)
     return owners
 
 

@@ -42,7 +42,7 @@ class Input:
 
     is_fixed: its memory stays the same, as a parameter's does, so it is not copied. is_saved: a
     forward saved it for this backward, perhaps in the memory of a graph. is_freed: and nothing
-    reads it after this piece. is_written: written in place.
+    but this piece reads it. is_written: written in place.
     """
 
     name: str

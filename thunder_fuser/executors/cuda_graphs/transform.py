@@ -253,6 +253,12 @@ class _Split:
         return {p.name: at for at, call in calls if not _is_del(call) for p in reads(call)}
 
     @cached_property
+    def first(self) -> dict[str, int]:
+        """{name: the place of its first reader}"""
+        places = reversed([*enumerate(self.bsyms)])
+        return {p.name: at for at, call in places if not _is_del(call) for p in reads(call)}
+
+    @cached_property
     def fixed(self) -> dict[str, str]:
         return fixed_names(self.bsyms)
 
@@ -291,8 +297,9 @@ class _Split:
         values = {proxy.name: proxy for bsym in calls for proxy in makes(bsym)}
         results = [p for name, p in values.items() if self.last.get(name, -1) >= end]
         inputs = {p.name: p for bsym in calls for p in reads(bsym) if p.name not in values}
-        last = {name for name in inputs if self.last[name] < end}
-        yield self._piece(run, [*inputs.values()], results, last)
+        start = end - len(run)  # a view that a call before has made may be read after the piece
+        alone = {name for name in inputs if start <= self.first[name] <= self.last[name] < end}
+        yield self._piece(run, [*inputs.values()], results, alone)
         deleted = (arg for bsym in run if _is_del(bsym) for arg in bsym.args)
         gone = [arg for arg in deleted if arg.name not in values]
         if gone:
@@ -300,9 +307,9 @@ class _Split:
 
     def _piece(
         self, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy],
-        last: Container[str],
+        alone: Container[str],
     ) -> BoundSymbol:  # fmt: skip
-        """last: the names that no later call reads."""
+        """alone: the names that no other call reads."""
         name = next(self.names)
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
@@ -314,7 +321,7 @@ class _Split:
             if at not in saved and isinstance(proxy, TensorProxy) and bytes_of(proxy) >= least
         )  # fmt: skip
         kept = {results[at].name for at in (*saved, *handed)}
-        takes = [self._input(proxy, last, written) for proxy in inputs]
+        takes = [self._input(proxy, alone, written) for proxy in inputs]
         freed = [proxy for proxy, each in zip(inputs, takes, strict=True) if each.is_freed]
         piece = GraphSegment(
             name,
@@ -330,11 +337,11 @@ class _Split:
         symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
         return symbol.bind(*inputs, output=list(results), subsymbols=calls)
 
-    def _input(self, proxy: Proxy, last: Container[str], written: Container[str]) -> Input:
+    def _input(self, proxy: Proxy, alone: Container[str], written: Container[str]) -> Input:
         name, is_number = proxy.name, isinstance(proxy, NumberProxy)
         is_saved = self.is_backward and not is_number and name in self.owner.saved
         return Input(
-            name, is_number, name in self.fixed, is_saved, is_saved and name in last,
+            name, is_number, name in self.fixed, is_saved, is_saved and name in alone,
             is_written=self.fixed.get(name) in written,
         )  # fmt: skip
 
