@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Container, Iterable, Sequence
-from contextlib import nullcontext
+import weakref
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -39,14 +39,15 @@ class CpuPool:
 
 @dataclass
 class Replayed:
-    """inputs, outputs, replay: as of runtime/cuda_graphs.py. taken: what a replay destroys."""
+    """inputs, outputs, replay: as of runtime/cuda_graphs.py. freed: the addresses of what it took
+    and freed, each time."""
 
     run: Callable[..., Sequence[Any]]
     inputs: tuple[Any, ...]
     keeps: bool
     pool: CpuPool | None
     lent: Owners | None
-    taken: tuple[torch.UntypedStorage, ...] = ()
+    freed: set[int] = field(default_factory=set)
     outputs: tuple[Any, ...] = ()
     replays: int = 0
     bytes: int = 1 << 20
@@ -56,19 +57,38 @@ class Replayed:
         with torch.inference_mode(False), torch.no_grad():
             if self.lent is None and self.pool is not None:
                 guests = (one.outputs for one in self.pool.users if one is not self)
-                tensors = (x for x in chain(*guests) if isinstance(x, torch.Tensor))
-                fill(x.untyped_storage() for x in tensors)
-            before = {place: here[0] for place, here in (self.lent or {}).items() if here}
-            with nullcontext() if self.lent is None else lending(self.lent):
+                for tensor in chain(*guests):
+                    destroy(tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None)
+            running = {True}
+            with lending(self._lent_now(running)):
                 results = self.run(*self.inputs)
-            self.taken += tuple(one for place, one in before.items() if not self.lent[place])
+            running.clear()
             if not self.outputs:
                 self.outputs = tuple(results)
-            else:
-                for own, new in zip(self.outputs, results, strict=True):
-                    if isinstance(own, torch.Tensor) and own is not new:
-                        own.copy_(new)
-            fill(self.taken)
+                return
+            for own, new in zip(self.outputs, results, strict=True):
+                if isinstance(own, torch.Tensor) and own is not new:
+                    own.copy_(new)
+
+    def _lent_now(self, running: set[bool]) -> Owners:
+        """Owners that destroy their memory when they are freed, while it runs."""
+
+        def free(storage: torch.UntypedStorage) -> None:
+            if running:
+                self.freed.add(storage.data_ptr())
+                destroy(storage)
+
+        owners = Owners({})
+        for address, lent in (self.lent or {}).items():
+            mark = Mark()
+            weakref.finalize(mark, free, lent[0]).atexit = False
+            owner = bytes_at(address, lent[0].nbytes(), mark).untyped_storage()
+            owners[address] = [owner] * len(lent)
+        return owners
+
+
+class Mark:
+    """What memory holds, to be told of its end."""
 
 
 @dataclass
@@ -116,10 +136,10 @@ class CpuRecorder:
         return self.recordings[-1]
 
 
-def fill(storages: Iterable[torch.UntypedStorage]) -> None:
-    """With ones, which are no number as a float."""
-    for one in storages:
-        torch.empty(0, dtype=torch.uint8).set_(one).fill_(255)
+def destroy(storage: torch.UntypedStorage | None) -> None:
+    """Fills it with ones, which are no number as a float."""
+    if storage is not None:
+        torch.empty(0, dtype=torch.uint8).set_(storage).fill_(255)
 
 
 def at_its_address(value: Any) -> Any:

@@ -322,7 +322,7 @@ def test_gradients_that_stay_are_not_overwritten_and_copy_nothing() -> None:
 
 
 def takes(recorder: CpuRecorder) -> list[int]:
-    return [len(one.taken) for one in recorder.recordings]
+    return [len(one.freed) for one in recorder.recordings]
 
 
 def test_a_backward_takes_what_its_forward_saved() -> None:
@@ -364,8 +364,30 @@ def test_of_several_pieces_of_a_backward_one_takes(monkeypatch: pytest.MonkeyPat
         grads = [torch.autograd.grad(one(x, w).sum(), w)[0] for one in (found, expected)]
         assert torch.equal(*grads)
     assert len(pieces_in(final_traces(found)[1].bound_symbols)) > 1
-    takers = [id(one.pool) for one in recorder.recordings if one.taken]
+    takers = [id(one.pool) for one in recorder.recordings if one.freed]
     assert takers and len(takers) == len({*takers})
+
+
+def test_a_value_of_which_another_piece_saves_a_view_is_not_taken() -> None:
+    """Its memory would be free after the last reader of the one, and before that of the other."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        b = ((x @ w) @ (x @ w)) @ (y @ w)  # saves most, so the first piece lends
+        number = (x[0, 0] * 0 + 2).item()
+        q = y.reshape(2, 8) @ v
+        return q.sum() + (q * q).sum() + (b @ w).sum() * number
+
+    recorder = CpuRecorder()
+    found = in_graphs(function, recorder, rematerialization="none")
+    expected = jit(function, rematerialization="none")
+    for _ in range(6):
+        x, w, v = (torch.randn(size, size, requires_grad=True) for size in (4, 4, 8))
+        x = x.detach()
+        grads = [torch.autograd.grad(one(x, w, v), (w, v)) for one in (found, expected)]
+        assert all(map(torch.equal, *grads))
+        del grads
+    assert sum(takes(recorder))
 
 
 @pytest.mark.parametrize("is_outside", [False, True])

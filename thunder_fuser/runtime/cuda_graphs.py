@@ -110,9 +110,9 @@ class CudaRecorder:
 
         copied: the numbers of the arguments that the graph replaces by its own, uninitialised
         memory. kept: the numbers of the results that must survive replays of other graphs; `run`
-        calls `keep` around what makes them. room: the least bytes of the pool in which results
-        lie that callers get. pool: for what is not kept, instead of the one that graphs share.
-        lent: what `run` may take with `taken`, and free.
+        calls `keep` around what makes them. room: bytes that are reserved for large results at
+        once. pool: the memory for all that is not kept, instead of what graphs share. lent: the
+        memory that `run` may take with `taken`, and free.
         """
         fresh, lasting = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
         shared = next((graph.pool() for graph in self._graphs), fresh)
@@ -226,10 +226,11 @@ def _workspaces_in_the_pool() -> Iterator[None]:
     """cuBLAS takes its workspaces from the capture's pool, and the capture gives them back.
 
     Else the first capture of a thread keeps 32 MiB. Another thread may be using them, but not the
-    one that waits for this backward.
+    one that waits while a thread of autograd runs its backward.
     """
-    waiting = torch._C._current_graph_task_id() != -1
-    is_alone = len(other_threads()) <= waiting
+    is_waiting = isinstance(threading.current_thread(), threading._DummyThread)
+    is_waiting = is_waiting and torch._C._current_graph_task_id() != -1
+    is_alone = len(other_threads()) <= is_waiting
     if is_alone:
         torch._C._cuda_clearCublasWorkspaces()
     try:

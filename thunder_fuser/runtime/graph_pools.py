@@ -6,7 +6,8 @@
                 [ gradient of a | gradient of b |         ]
 
 While the backward is captured, it frees each saved value after the last call that reads it. What it
-allocates next may lie there. So a forward is replayed when nobody holds these gradients.
+allocates next may lie there. So a forward is replayed only while nobody holds these gradients, and
+no third graph is ever captured in the pool: it might get memory that the backward has yet to read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _lent: ContextVar[Owners | None] = ContextVar("lent", default=None)
 
 
 class Pool(Protocol):
-    """Memory that several graphs allocate from. It is there as long as the object is."""
+    """The memory of a forward's graph and its backward's. It is there as long as the object is."""
 
     @property
     def handle(self) -> Any: ...
@@ -100,7 +101,7 @@ def taken(*saved: torch.Tensor) -> list[torch.Tensor]:
         t3 = linear(t1, w)
         del t1                      # frees its memory in a capture, and nothing in other calls
 
-    Memory with another saved value that is not taken stays.
+    Memory of several saved values is free when all of them are taken and gone.
     """
     lent = _lent.get()
     if not lent:

@@ -48,22 +48,22 @@ class Graph:
 
     copied: the numbers of the arguments that are copied in. lasting: those that lie in the memory
     of another graph. saved: the numbers of the results that only a backward reads. handed: those of
-    the results that callers get without a copy. room: see `room_of`. lends: its backward may
-    take what it saved. apart: but the gradients have memory of their own. lender: the forward's
-    graph from which it takes.
+    the results that callers get without a copy. room: see `room_of`. lent: those of the saved
+    results that a backward's graph may take. apart: that graph puts its gradients elsewhere.
+    lender: of a backward, the graph of the forward from which it takes.
     """
 
     def __init__(
         self, recorder: Recorder, run: Function, args: Sequence[Any], *, copied: Sequence[int],
         lasting: Sequence[int], saved: Sequence[int], handed: Sequence[int], room: int = 0,
-        lends: bool = False, apart: bool = False, lender: Graph | None = None,
+        lent: Sequence[int] = (), apart: bool = False, lender: Graph | None = None,
     ) -> None:  # fmt: skip
         self._device_type, self._saved, self.handed = recorder.device_type, saved, handed
-        self.lends, self._apart, self._owners = lends, apart, Owners({})
-        self._guest: Graph | None = None  # the one whose results lie in its memory
+        self._lent, self._apart, self.owners = lent, apart, Owners({})
+        self._guest: Graph | None = None  # the backward's, if its gradients lie in this memory
         self._outputs = _Outputs({}, {}, [], [])
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
-        fresh = recorder.make_pool() if lends else None
+        fresh = recorder.make_pool() if lent else None
         self._pool: Pool | None = lender._pool if lender else fresh
         is_apart = self._pool is None or (lender is not None and lender._apart)
         self._recording: Recording | None = recorder.capture(
@@ -86,7 +86,7 @@ class Graph:
 
     def _lend(self, guest: Graph) -> Owners:
         """The owners of what it saved, which the only graph that may take them frees."""
-        self.lends, owners, self._owners = False, self._owners, {}
+        owners, self.owners = self.owners, {}
         self._guest = None if self._apart else guest
         return owners
 
@@ -140,9 +140,9 @@ class Graph:
         recording, self._recording = self._recording, None
         assert recording is not None
         inputs, outputs = recording.inputs, [*recording.outputs]
-        if self.lends and self._pool is not None:
-            on_device = [at for at in self._saved if _is_on(outputs[at], self._device_type)]
-            self._owners = _disown(inputs, outputs, on_device, self._pool)
+        if self._pool is not None:
+            on_device = [at for at in self._lent if _is_on(outputs[at], self._device_type)]
+            self.owners = _disown(inputs, outputs, on_device, self._pool)
         self._outputs = _sorted(inputs, outputs, self._device_type, self._saved, self.handed)
         del recording, inputs, outputs  # they hold what is counted below
         self._out = _Copies([*self._outputs.copied.values()])
@@ -213,8 +213,8 @@ def _disown(
 
         [loss, t1]  ->  [loss, t1'], {their address: [memory of t1]}
 
-    Those whose memory is another result's or an argument's stay: somebody may write to it, and a
-    view of the owner has its version.
+    A saved output stays if an argument or another result has its memory. Somebody may write to it
+    then, and autograd notices that by the version that a tensor shares with its views.
     """
     rest = (x for at, x in enumerate(outputs) if at not in saved)
     shared = {storage_of(x) for x in (*inputs, *rest) if isinstance(x, torch.Tensor)}

@@ -41,8 +41,8 @@ class Input:
     """An argument of a piece.
 
     is_fixed: its memory stays the same, as a parameter's does, so it is not copied. is_saved: a
-    forward saved it for this backward, perhaps in the memory of a graph. is_freed: and nothing
-    but this piece reads it. is_written: written in place.
+    forward saved it for this backward, perhaps in the memory of a graph. is_freed: no call outside
+    of this piece has it as an argument. is_written: written in place.
     """
 
     name: str
@@ -102,13 +102,14 @@ class Graphs:
             del self.kept[reader]
 
     def lender(self, args: Sequence[Any], freed: Sequence[int]) -> Graph | None:
-        """The graph in whose memory most of these arguments are, unless they were taken before."""
-        memory = {storage_of(args[at]): args[at].untyped_storage().nbytes() for at in freed}
+        """The graph that owns most of these arguments, and has lent to no other graph."""
+        storages = [args[at].untyped_storage() for at in freed]
+        sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
 
         def lent(graph: Graph) -> int:
-            return sum(memory.get(place, 0) for place in graph.places)
+            return sum(sizes.get(address, 0) for address in graph.owners)
 
-        lenders = [graph for graph in self.kept.values() if graph.lends and lent(graph)]
+        lenders = [graph for graph in self.kept.values() if lent(graph)]
         return max(lenders, key=lent, default=None)
 
     def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
@@ -122,18 +123,18 @@ class GraphSegment:
 
     run: a function that runs them one by one. apart: gives a function that does so and calls
     `keep`, as `_apart` of transform.py shows. names: their names. saved: the places of the results
-    that only the backward reads. handed: those of the results that callers get without a copy.
-    options: those of the jit.
+    that only the backward reads. lent: those of them that no other call of the forward reads.
+    handed: the places of the results that callers get without a copy. options: those of the jit.
     """
 
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
         *, apart: Callable[[], Function], names: Sequence[str], saved: Sequence[int],
-        handed: Sequence[int], options: Mapping[str, Value],
+        lent: Sequence[int], handed: Sequence[int], options: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
         self.text, self.length = counted(names), len(names)
-        self.saved, self.handed, self.options = saved, handed, options
+        self.saved, self.lent, self.handed, self.options = saved, lent, handed, options
         self._apart = apart
         self.counts = Counts()
         kinds = [(f"a{at}", "size" if i.is_number else "tensor") for at, i in enumerate(inputs)]
@@ -229,10 +230,8 @@ class _Calls:
         return graphs.find(key, lambda: self._capture(args, handed, shares))
 
     def _shares(self) -> bool:
-        """True if a backward may free what its forward saved: nobody reads it afterwards.
-
-        A user's hook on saved values may keep them, and so does retain_graph.
-        """
+        """Of a backward: True if nobody reads what the forward saved after it. Of a forward: True
+        if no hook of the user may keep what it saves."""
         if self._saved:
             return not torch._C._autograd._get_current_graph_task_keep_graph()
         hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -258,7 +257,7 @@ class _Calls:
                 graph = Graph(
                     piece.graphs.recorder, piece.apart, args, copied=copied, lasting=self._lasting,
                     saved=piece.saved, handed=handed, room=self._room if handed else 0,
-                    lends=shares and not self._saved, apart=self._apart,
+                    lent=piece.lent if shares else (), apart=self._apart,
                     lender=piece.graphs.lender(args, freed),
                 )  # fmt: skip
             except Exception as error:  # from torch, the driver or a library: they share no class

@@ -247,16 +247,13 @@ class _Split:
         self.names = (f"cudaGraph{'Backward' * is_backward}{number}" for number in count())
 
     @cached_property
-    def last(self) -> dict[str, int]:
-        """{name: the place of its last reader}"""
-        calls = enumerate(self.bsyms)
-        return {p.name: at for at, call in calls if not _is_del(call) for p in reads(call)}
-
-    @cached_property
-    def first(self) -> dict[str, int]:
-        """{name: the place of its first reader}"""
-        places = reversed([*enumerate(self.bsyms)])
-        return {p.name: at for at, call in places if not _is_del(call) for p in reads(call)}
+    def readers(self) -> dict[str, list[int]]:
+        """{name: the places of its readers, in order}"""
+        places: dict[str, list[int]] = {}
+        for at, call in enumerate(self.bsyms):
+            for proxy in () if _is_del(call) else reads(call):
+                places.setdefault(proxy.name, []).append(at)
+        return places
 
     @cached_property
     def fixed(self) -> dict[str, str]:
@@ -295,11 +292,9 @@ class _Split:
             yield from run
             return
         values = {proxy.name: proxy for bsym in calls for proxy in makes(bsym)}
-        results = [p for name, p in values.items() if self.last.get(name, -1) >= end]
+        results = [p for name, p in values.items() if self.readers.get(name, [-1])[-1] >= end]
         inputs = {p.name: p for bsym in calls for p in reads(bsym) if p.name not in values}
-        start = end - len(run)  # a view that a call before has made may be read after the piece
-        alone = {name for name in inputs if start <= self.first[name] <= self.last[name] < end}
-        yield self._piece(run, [*inputs.values()], results, alone)
+        yield self._piece(run, [*inputs.values()], results, range(end - len(run), end))
         deleted = (arg for bsym in run if _is_del(bsym) for arg in bsym.args)
         gone = [arg for arg in deleted if arg.name not in values]
         if gone:
@@ -307,21 +302,24 @@ class _Split:
 
     def _piece(
         self, run: Sequence[BoundSymbol], inputs: Sequence[Proxy], results: Sequence[Proxy],
-        alone: Container[str],
+        places: range,
     ) -> BoundSymbol:  # fmt: skip
-        """alone: the names that no other call reads."""
+        """places: those of the calls of `run`."""
         name = next(self.names)
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
         saved = tuple(at for at, proxy in enumerate(results) if proxy.name in self.owner.saved)
         saved = () if self.is_backward else saved
+        # Another call may have made a view of it, which somebody holds.
+        returned = len(self.bsyms) - 1
+        lent = tuple(at for at in saved if self._is_alone(results[at].name, (*places, returned)))
         least = 0 if self.is_backward else LEAST_HANDED
         handed = tuple(
             at for at, proxy in enumerate(results)
             if at not in saved and isinstance(proxy, TensorProxy) and bytes_of(proxy) >= least
         )  # fmt: skip
         kept = {results[at].name for at in (*saved, *handed)}
-        takes = [self._input(proxy, alone, written) for proxy in inputs]
+        takes = [self._input(proxy, places, written) for proxy in inputs]
         freed = [proxy for proxy, each in zip(inputs, takes, strict=True) if each.is_freed]
         piece = GraphSegment(
             name,
@@ -331,17 +329,23 @@ class _Split:
             apart=lambda: _function(name, [*_apart(run, kept)], inputs, results, freed),
             names=[bsym.sym.name for bsym in calls],
             saved=saved,
+            lent=lent,
             handed=handed,
             options=self.options,
         )
         symbol = Symbol(name, piece.meta, is_prim=True, _bind_postprocess=bind_callable)
         return symbol.bind(*inputs, output=list(results), subsymbols=calls)
 
-    def _input(self, proxy: Proxy, alone: Container[str], written: Container[str]) -> Input:
+    def _is_alone(self, name: str, places: Container[int]) -> bool:
+        """True if only the calls in these places read it."""
+        return all(at in places for at in self.readers.get(name, ()))
+
+    def _input(self, proxy: Proxy, places: range, written: Container[str]) -> Input:
         name, is_number = proxy.name, isinstance(proxy, NumberProxy)
         is_saved = self.is_backward and not is_number and name in self.owner.saved
         return Input(
-            name, is_number, name in self.fixed, is_saved, is_saved and name in alone,
+            name, is_number, name in self.fixed, is_saved,
+            is_freed=is_saved and self._is_alone(name, places),
             is_written=self.fixed.get(name) in written,
         )  # fmt: skip
 
