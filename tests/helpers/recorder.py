@@ -120,8 +120,7 @@ class CpuRecorder:
 
     def capture(
         self, run: Callable[..., Sequence[Any]], args: Sequence[Any], copied: Container[int],
-        *, kept: Sequence[int], room: int, pool: CpuPool | None,
-        lent: Owners | None,
+        *, kept: Sequence[int], room: int, pool: CpuPool | None, lent: Owners | None,
     ) -> Replayed:  # fmt: skip
         if self.busy:
             self.busy -= 1

@@ -347,6 +347,22 @@ def test_a_backward_that_runs_again_takes_nothing() -> None:
     assert takes(recorder) == [0, 0, 0, 2]
 
 
+def trained_as_expected(function: Any, *sizes: int) -> tuple[CpuRecorder, Any]:
+    """The gradients of all arguments but the first, of new square matrices at each call."""
+    recorder = CpuRecorder()
+    found = in_graphs(function, recorder, rematerialization="none")
+    expected = jit(function, rematerialization="none")
+    for _ in range(6):
+        x, *weights = (torch.randn(size, size) for size in sizes)
+        for one in weights:
+            one.requires_grad_()
+        sums = [call(x, *weights).sum() for call in (found, expected)]
+        gradients = [torch.autograd.grad(one, weights) for one in sums]
+        assert all(map(torch.equal, *gradients))
+        del sums, gradients
+    return recorder, found
+
+
 def test_of_several_pieces_of_a_backward_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward's memory is lent once, and a value stays where a later piece reads it."""
     monkeypatch.setattr(transform, "_LEAST", 1)
@@ -356,13 +372,7 @@ def test_of_several_pieces_of_a_backward_one_takes(monkeypatch: pytest.MonkeyPat
         y = (x * w).sin()
         return ((y @ w) * y).cos()
 
-    recorder = CpuRecorder()
-    found = in_graphs(function, recorder, rematerialization="none")
-    expected = jit(function, rematerialization="none")
-    for _ in range(6):
-        x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
-        grads = [torch.autograd.grad(one(x, w).sum(), w)[0] for one in (found, expected)]
-        assert torch.equal(*grads)
+    recorder, found = trained_as_expected(function, 4, 4)
     assert len(pieces_in(final_traces(found)[1].bound_symbols)) > 1
     takers = [id(one.pool) for one in recorder.recordings if one.freed]
     assert takers and len(takers) == len({*takers})
@@ -378,15 +388,7 @@ def test_a_value_of_which_another_piece_saves_a_view_is_not_taken() -> None:
         q = y.reshape(2, 8) @ v
         return q.sum() + (q * q).sum() + (b @ w).sum() * number
 
-    recorder = CpuRecorder()
-    found = in_graphs(function, recorder, rematerialization="none")
-    expected = jit(function, rematerialization="none")
-    for _ in range(6):
-        x, w, v = (torch.randn(size, size, requires_grad=True) for size in (4, 4, 8))
-        x = x.detach()
-        grads = [torch.autograd.grad(one(x, w, v), (w, v)) for one in (found, expected)]
-        assert all(map(torch.equal, *grads))
-        del grads
+    recorder, _ = trained_as_expected(function, 4, 4, 8)
     assert sum(takes(recorder))
 
 
@@ -403,13 +405,7 @@ def test_a_value_with_a_view_outside_of_the_piece_is_not_taken(
         y = x @ w
         return y.sin() + y @ w
 
-    recorder = CpuRecorder()
-    found = in_graphs(function, recorder, rematerialization="none")
-    expected = jit(function, rematerialization="none")
-    for _ in range(6):
-        x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
-        grads = [torch.autograd.grad(one(x, w).sum(), w)[0] for one in (found, expected)]
-        assert torch.equal(*grads)
+    _, found = trained_as_expected(function, 4, 4)
     pieces = pieces_in(final_traces(found)[1].bound_symbols)
     assert any(each.is_saved for piece in pieces for each in piece.inputs)
     freed = [each.name for piece in pieces for each in piece.inputs if each.is_freed]

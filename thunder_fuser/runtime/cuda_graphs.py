@@ -117,11 +117,12 @@ class CudaRecorder:
         fresh, lasting = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
         shared = next((graph.pool() for graph in self._graphs), fresh)
         common = shared if pool is None else pool.handle
+        of_results = lasting if kept else common
 
         def record(graph: Any, captured: AbstractContextManager[None]) -> Recording:
             with captured:
                 before = torch.cuda.memory_reserved(self._device)
-                _make_room(room, lasting if kept else common, self._device)
+                _make_room(room, of_results, self._device)
                 inputs = tuple(memory_like(x) if at in copied else x for at, x in enumerate(args))
                 outputs = tuple(run(*inputs))
             if graph.pool() == shared:
@@ -142,9 +143,8 @@ class CudaRecorder:
 
         def with_generator() -> Recording:
             # Another pool than one whose saved values the attempt before has freed.
-            graph = torch.cuda.CUDAGraph()
-            all_in = common if lent is None and not kept else lasting
-            return record(graph, self._captured_by_torch(graph, all_in))
+            graph, of_all = torch.cuda.CUDAGraph(), of_results if lent is None else lasting
+            return record(graph, self._captured_by_torch(graph, of_all))
 
         # torch.cuda.graph leaves its stream current if the capture fails.
         current = torch.cuda.stream(torch.cuda.current_stream(self._device))
@@ -225,8 +225,8 @@ def other_threads() -> list[str]:
 def _workspaces_in_the_pool() -> Iterator[None]:
     """cuBLAS takes its workspaces from the capture's pool, and the capture gives them back.
 
-    Else the first capture of a thread keeps 32 MiB. Another thread may be using them, but not the
-    one that waits while a thread of autograd runs its backward.
+    Else the first capture of a thread keeps them. Another thread may be using them, but not the one
+    that waits while a thread of autograd runs its backward.
     """
     is_waiting = isinstance(threading.current_thread(), threading._DummyThread)
     is_waiting = is_waiting and torch._C._current_graph_task_id() != -1

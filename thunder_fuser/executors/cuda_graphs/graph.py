@@ -63,8 +63,7 @@ class Graph:
         self._guest: Graph | None = None  # the backward's, if its gradients lie in this memory
         self._outputs = _Outputs({}, {}, [], [])
         self.places: dict[int, int] = {}  # {memory handed out without a copy: its own holders}
-        fresh = recorder.make_pool() if lent else None
-        self._pool: Pool | None = lender._pool if lender else fresh
+        self._pool: Pool | None = lender._pool if lender else recorder.make_pool() if lent else None
         is_apart = self._pool is None or (lender is not None and lender._apart)
         self._recording: Recording | None = recorder.capture(
             run, args, copied, kept=(*saved, *handed) if is_apart else (), room=room,
@@ -225,7 +224,7 @@ def _disown(
         storage = owner.untyped_storage()
         is_in = any(start <= storage.data_ptr() < end for start, end in spans)
         place = storage_of(owner)
-        if place in shared or not is_in or not is_view(owner, owner):
+        if place in shared or not is_in or owner.is_neg() or owner.is_conj():
             continue
         if place not in aliases:
             aliases[place] = pool.alias(storage)

@@ -167,7 +167,7 @@ class _Calls:
     def __init__(self, piece: GraphSegment, args: Sequence[Any]) -> None:
         self.piece, self._run, self._failed = piece, piece.run, False
         self._copies = self._apart = False
-        self._room = 0
+        self._room: int | None = None  # known once it ran
         inputs = piece.inputs
         places = range(len(inputs))
         self._tensors = tuple(at for at in places if not inputs[at].is_number)
@@ -195,7 +195,8 @@ class _Calls:
                     return results
         counts.plain += 1
         results = self._run(*args)
-        self._room = room_of([results[at] for at in self.piece.handed], args)
+        if self._room is None:
+            self._room = room_of([results[at] for at in self.piece.handed], args)
         return results
 
     def _find(self, settings: Hashable, args: Sequence[Any]) -> Graph | None:
@@ -226,7 +227,7 @@ class _Calls:
             return None
         self._lasting = lasting
         handed = () if self._copies or held >= MOST_HELD else self.piece.handed
-        key = self._key(number, (settings, shares), args)
+        key = self._key(number, (settings, shares), args)  # by what lasts now
         return graphs.find(key, lambda: self._capture(args, handed, shares))
 
     def _shares(self) -> bool:
@@ -256,7 +257,7 @@ class _Calls:
             try:
                 graph = Graph(
                     piece.graphs.recorder, piece.apart, args, copied=copied, lasting=self._lasting,
-                    saved=piece.saved, handed=handed, room=self._room if handed else 0,
+                    saved=piece.saved, handed=handed, room=self._room or 0 if handed else 0,
                     lent=piece.lent if shares else (), apart=self._apart,
                     lender=piece.graphs.lender(args, freed),
                 )  # fmt: skip
