@@ -112,6 +112,20 @@ def test_thunder_may_come_after_the_package() -> None:
     assert "transformer_engine" not in text and "Warning" not in text
 
 
+AFTER_DYNAMO = """
+import thunder_fuser, torch._dynamo
+assert "thunder" not in sys.modules
+x = torch.ones(3)
+assert torch.equal(thunder_fuser.jit(lambda x: x * 2 + 1)(x), x * 3)
+"""
+
+
+def test_dynamo_may_come_before_thunder() -> None:
+    """As where a program calls torch.compile first."""
+    _, text = loaded(BARE + AFTER_DYNAMO)
+    assert "thunder_fuser is not registered" not in text
+
+
 def test_names_that_are_imported_late() -> None:
     assert set(thunder_fuser.__all__) <= set(dir(thunder_fuser))
     assert callable(thunder_fuser.options)  # and not the module of this name

@@ -3,7 +3,7 @@
 
 Dynamo notes each new module in a dictionary of weak references (`GenerationTracker.tag`). Thunder's
 interpreter walks over all of it, and fails where garbage is collected meanwhile. A slice of a
-ModuleList makes a module. Imported behind torch._dynamo.mutation_guard, which takes seconds.
+ModuleList makes a module. Imported behind thunder, which imports torch._dynamo.
 """
 
 from __future__ import annotations
