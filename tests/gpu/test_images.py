@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions in channels-last order on a CUDA device: weights that change their order together,
-gradients in one call of torch, and an upsampling inside of regions."""
+gradients in one call of torch, an upsampling and max pooling inside of regions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from thunder import last_backward_traces, last_traces
 from torch import nn
 
 import thunder_fuser
+from thunder_fuser.explain import kernels as kernels_of
 from thunder_fuser.explain.jitted import jit
 
 pytestmark = [
@@ -95,3 +96,52 @@ def test_weights_that_change_in_a_way_that_nobody_sees(graphs: bool) -> None:
             torch.testing.assert_close(jitted(x), module(x), rtol=3e-2, atol=3e-2)
             for parameter in module.parameters():
                 parameter.data.mul_(-1.1)
+
+
+class Pooled(nn.Module):
+    """The beginning of a ResNet, and a pooling by tiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(16, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32)
+        self.second, self.third = nn.Conv2d(32, 24, 1), nn.Conv2d(32, 24, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.max_pool2d(F.relu(self.norm(self.first(x))), 3, 2, 1)
+        return F.max_pool2d(self.second(y) + self.third(y), 2, ceil_mode=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_max_pooling(dtype: torch.dtype, graphs: bool) -> None:
+    torch.manual_seed(0)
+    module = Pooled().to("cuda", dtype)
+    x = torch.randn(4, 16, 38, 30, device="cuda").to(dtype)
+    eager = copy.deepcopy(module)
+    jitted = thunder_fuser.jit(module, fuser_strict=True, fuser_cuda_graphs=graphs)
+    for _ in range(4):
+        found, expected = gradients(module, jitted, x), gradients(eager, eager, x)
+        exact = doubled(eager, x)
+        assert off(found[:1], exact[:1]) <= 1.2 * off(expected[:1], exact[:1]) + 1e-6
+        if dtype is torch.float32:  # in bfloat16, elements that are nearly equal are equal
+            assert off(found[1:], exact[1:]) <= 1.2 * off(expected[1:], exact[1:]) + 1e-5
+        del found
+    assert sum("isnan" in kernel.ops for kernel in kernels_of(jitted)) == 2  # both poolings
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["row-major", "channels last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "window", [(3, 2, 1), (2,), (3, 1, 1), ((2, 3), (1, 2), (1, 0))], ids=str
+)
+def test_windows(window: tuple[Any, ...], dtype: torch.dtype, last: bool) -> None:
+    """Few values, so that windows have equal elements: the gradients say which one was taken."""
+    x = torch.randint(-4, 4, (3, 24, 17, 31), device="cuda").to(dtype)
+    x[0, 0, 0, 3], x[1] = float("nan"), -float("inf")
+    x = (x.contiguous(memory_format=torch.channels_last) if last else x).requires_grad_()
+    jitted = jit(lambda x: F.max_pool2d(x, *window), strict=True)
+    y, expected = jitted(x), F.max_pool2d(x, *window)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
+    g = torch.randint(-8, 8, y.shape, device="cuda").to(dtype)
+    found, right = (torch.autograd.grad(one, x, g)[0] for one in (y, expected))
+    assert torch.equal(found, right) and found.stride() == right.stride()

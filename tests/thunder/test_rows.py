@@ -20,6 +20,7 @@ from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.support.check import ROWS
 from thunder_fuser.executors.support.dtypes import ARITHMETIC
 from thunder_fuser.executors.support.index_rows import INDEXING
+from thunder_fuser.executors.support.pooling import POOLED
 from thunder_fuser.executors.support.products import PRODUCTS
 from thunder_fuser.executors.support.rows import Row
 from thunder_fuser.executors.support.upsampling import UPSAMPLED
@@ -55,11 +56,11 @@ APART = (PrimIDs.WHERE, PrimIDs.FULL, PrimIDs.IOTA, PrimIDs.PAD, PrimIDs.CAT, Pr
          "random_uniform", "random_normal")  # fmt: skip
 INDEXED = {row.id for row in INDEXING}  # in test_indexing.py
 FEW_ROWS = {row.id for row in PRODUCTS}  # in test_few_rows.py
-REPEATING = {row.id for row in UPSAMPLED}  # in test_upsampling.py
+OF_IMAGES = {row.id for row in (*POOLED, *UPSAMPLED)}  # in test_pooling.py, test_upsampling.py
 SHARDED = {id for id in ROWS if "dtensor" in str(id).lower()}  # in test_dtensor.py
 CASES = [
     pytest.param(row, dtype, id=f"{row.name}-{dtype.short}")
-    for row in ROWS.values() if row.id not in INDEXED.union(APART, SHARDED, FEW_ROWS, REPEATING)
+    for row in ROWS.values() if row.id not in INDEXED.union(APART, SHARDED, FEW_ROWS, OF_IMAGES)
     for dtype in DataType if dtype in row.dtypes
 ]
 
@@ -220,5 +221,5 @@ def test_pad_between_elements(shape: Any, config: Any, emulate: bool) -> None:
 
 
 def test_every_row_is_tested() -> None:
-    elsewhere = {*APART, *INDEXED, *SHARDED, *FEW_ROWS, *REPEATING}
+    elsewhere = {*APART, *INDEXED, *SHARDED, *FEW_ROWS, *OF_IMAGES}
     assert set(ROWS) == {case.values[0].id for case in CASES} | elsewhere

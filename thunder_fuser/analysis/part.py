@@ -239,12 +239,13 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 
 
 def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
-    """The stride orders of intermediates that only pointwise ops and reductions read.
+    """The stride orders of intermediates that only pointwise ops and reductions read; of a copy
+    behind a boundary, slices may too.
 
     All others are row-major, because views and torch's ops need that.
     """
     known = {output.name: output.stride_order for output in fusion.outputs}
-    results, kinds = frozenset(known), {OpKind.POINTWISE, OpKind.REDUCTION}
+    results = frozenset(known)
     for record in fusion.definition:
         for name in record.outputs:
             if record.op == "define_tensor":
@@ -255,9 +256,15 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     return {
         name: order for name, order in known.items()
         if order is not None and name in fusion.producer and name not in results
-        and fusion.producer[name].row.kind is OpKind.POINTWISE
-        and all(use.row.kind in kinds for use in fusion.uses[name])
+        and _is_laid(fusion.producer[name], fusion.uses[name])
     }  # fmt: skip
+
+
+def _is_laid(producer: OpRecord, uses: Iterable[OpRecord]) -> bool:
+    kinds = {OpKind.POINTWISE, OpKind.REDUCTION}
+    if producer.op == "segment_set":
+        return all(use.row.kind in kinds or use.op in ("slice", "pad") for use in uses)
+    return producer.row.kind is OpKind.POINTWISE and all(use.row.kind in kinds for use in uses)
 
 
 def _order_of_result(
@@ -273,6 +280,10 @@ def _order_of_result(
     if record.row.kind is OpKind.POINTWISE:
         return next((order for order in models_of(operands, sizes) if order is not None), None)
     order, shape = operands[0] if operands else (None, ())
+    if record.op == "segment_set":
+        return order
+    if record.op == "stride_order":
+        return record.ints("stride_order")
     if order is None or record.op not in ("reshape", "permute"):
         return None
     if record.op == "reshape":

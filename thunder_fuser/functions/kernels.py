@@ -42,7 +42,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from thunder_fuser.base.threads import make_reentrant_lock
-from thunder_fuser.executors.support import upsampling
+from thunder_fuser.executors.support import pooling, upsampling
 from thunder_fuser.executors.support.dtypes import FLOATS, data_type
 from thunder_fuser.functions.define import (
     Backward,
@@ -358,6 +358,7 @@ def _is_on_gpu(tensor: TensorProxy) -> bool:
 
 def _other(function: str) -> Table:
     """An op with torch's own meta function, which is called instead of Thunder's symbol."""
+    in_region = _IN_REGIONS.get(function)
     called = getattr(torch.nn.functional, function)
     name = f"torch_{function}"
     op = KERNELS.register_operator(
@@ -372,8 +373,8 @@ def _other(function: str) -> Table:
         try:
             if _refuses(*args, **kwargs):
                 return NotImplemented
-            repeated = _repeated(*args, **kwargs) if function == "interpolate" else None
-            return op(*args, **kwargs) if repeated is None else repeated
+            fused = in_region(*args, **kwargs) if in_region is not None else None
+            return op(*args, **kwargs) if fused is None else fused
         except (RuntimeError, TypeError, ValueError, NotImplementedError):
             if function not in _CHECKED:
                 raise
@@ -408,8 +409,42 @@ def _upsampled(x: Any, split: tuple[int, ...]) -> tuple[Any, Backward]:
     return result, lambda g: [(x, upsampling.upsample_nearest_backward(g, split))]
 
 
+def _pooled(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, *others: Any, **named: Any
+) -> Any:
+    """max_pool2d(x[N, C, H, W], 3, 2)  ->  max_pool(x, (N, C), windows)[0]
+
+    None for a call that only torch knows, or that it runs as fast: on a CPU if windows overlap.
+    """
+    call, _ = _call_of("max_pool2d", (input, kernel_size, stride, padding, *others), named)
+    shape, after = tuple(input._shape), _types_of_results(call)[0][0]["shape"]
+    rest = dict(zip(("dilation", "ceil_mode", "return_indices"), others, strict=False)) | named
+    is_plain = _pair(rest.get("dilation", 1)) == (1, 1) and not rest.get("return_indices")
+    if len(shape) != 4 or not is_plain or data_type(input.dtype) not in FLOATS:
+        return None
+    sizes = (kernel_size, stride or kernel_size, padding)
+    windows = pooling.windows_of(shape[2:], after[2:], *map(_pair, sizes))
+    is_fast = windows and (_is_on_gpu(input) or pooling.are_tiles(windows))
+    return pooling.max_pool(input, shape[:2], windows)[0] if is_fast else None
+
+
+def _pair(sizes: Any) -> tuple[int, int]:
+    """3 or [3]  ->  (3, 3)"""
+    first, *rest = sizes if isinstance(sizes, Sequence) else (sizes,)
+    return (first, *rest) if rest else (first, first)
+
+
+def _max_pooled(x: Any, outer: Any, windows: Any) -> tuple[Any, Backward]:
+    y, places = pooling.max_pool(x, outer, windows)
+    return (y, places), lambda g: [(x, pooling.max_pool_backward(g, places, outer, windows))]
+
+
+_IN_REGIONS: dict[str, Callable[..., Any]] = {"interpolate": _repeated, "max_pool2d": _pooled}
 KERNELS_OF_TORCH: Table = {
     name: definition
     for table in (*map(_convolution, CONVOLUTIONS), *map(_other, OTHERS))
     for name, definition in table.items()
-} | {upsampling.FORWARD: with_gradient(lambda *_: None, _upsampled, upsampling.upsample_nearest)}
+} | {
+    upsampling.FORWARD: with_gradient(lambda *_: None, _upsampled, upsampling.upsample_nearest),
+    pooling.FORWARD: with_gradient(lambda *_: None, _max_pooled, pooling.max_pool),
+}

@@ -28,7 +28,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.analysis.part import models_of
 from thunder_fuser.executors.regions.plan import Order, RegionMemory
 from thunder_fuser.executors.regions.region import Region
-from thunder_fuser.executors.support.upsampling import BACKWARD, FORWARD
+from thunder_fuser.executors.support import pooling, upsampling
 from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads, renamed_by
 
@@ -36,7 +36,8 @@ Orders = Mapping[str, Order]
 
 # By the rank of images and of volumes.
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT, FORWARD, BACKWARD})  # else contiguous
+_OF_IMAGES = (pooling.FORWARD, pooling.BACKWARD, upsampling.FORWARD, upsampling.BACKWARD)
+_ONLY_CHANNELS_LAST = frozenset({PrimIDs.PAD, PrimIDs.CAT, *_OF_IMAGES})  # else contiguous
 _OTHER_SIZES = _ONLY_CHANNELS_LAST | {PrimIDs.SLICE}
 _OF_SAME_AXES = (PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG)
 _WITHOUT_ORDER = {*VIEWS, "torch.cumsum"}.difference(_OF_SAME_AXES)
@@ -138,7 +139,7 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
         is_image = before and after and (_is_last(before) or _is_last(after))
         return [after] if after and is_image else []
     orders = [known.get(model.name, ()) for model in _models(leaf, result)]
-    is_volume = leaf.sym.id == BACKWARD and result.ndim > 4  # torch makes it contiguous
+    is_volume = leaf.sym.id == upsampling.BACKWARD and result.ndim > 4  # torch makes it contiguous
     is_last = all(map(_is_last, orders)) and not is_volume
     if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not is_last:
         return []
@@ -153,6 +154,8 @@ def _models(leaf: BoundSymbol, result: Proxy) -> Sequence[Proxy]:
         return reads(leaf)[1:]
     if leaf.sym.id in FENCES:
         return [old for old, renamed in renamed_by(leaf) if renamed.name == result.name]
+    if leaf.sym.id == pooling.BACKWARD:
+        return [leaf.args[1]]  # its order is that of the image
     tensors = [p for p in reads(leaf) if isinstance(p, TensorProxy) and p.ndim == result.ndim > 1]
     if leaf.sym.id in _OTHER_SIZES:
         return tensors

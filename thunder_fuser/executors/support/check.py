@@ -21,6 +21,7 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder_fuser.executors.support.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.support.dtypes import data_type
 from thunder_fuser.executors.support.index_rows import INDEXING
+from thunder_fuser.executors.support.pooling import POOLED, POOLING
 from thunder_fuser.executors.support.products import OF_TORCH, PRODUCTS
 from thunder_fuser.executors.support.random import STATELESS
 from thunder_fuser.executors.support.rows import (
@@ -36,11 +37,11 @@ from thunder_fuser.executors.support.whole_composites import refuse_composite
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
-_TABLE = (*PRIMITIVES, *INDEXING, *PRODUCTS, *DTENSOR, *UPSAMPLED)
+_TABLE = (*PRIMITIVES, *INDEXING, *PRODUCTS, *DTENSOR, *POOLED, *UPSAMPLED)
 ROWS = {row.id: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a primitive is listed twice"
 
-_UNCLAIMED = (None, STATELESS, UPSAMPLING)
+_UNCLAIMED = (None, STATELESS, POOLING, UPSAMPLING)
 _REDUCTIONS = frozenset({
     PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD,
     PrimIDs.VAR_MEAN,

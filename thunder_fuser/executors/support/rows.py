@@ -296,10 +296,10 @@ def _padded(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
         if dilation:
             a = _spread(fd, a, padding_value, axis, config)
         ends.append((low, high - dilation))
-    return fd.ops.pad(a, _widths(ends), padding_value)
+    return fd.ops.pad(a, widths(ends), padding_value)
 
 
-def _widths(ends: Sequence[tuple[int, int]]) -> list[int]:
+def widths(ends: Sequence[tuple[int, int]]) -> list[int]:
     """The widths from the last axis to the first, as torch.nn.functional.pad takes them."""
     return [width for low, high in reversed(ends) for width in (low, high)]
 
@@ -311,7 +311,7 @@ def _spread(fd: Recorder, a: Any, value: Any, axis: int, config: Any) -> Any:
     columns = fd.ops.broadcast(a, [at == axis + 1 for at in range(rank + 1)])
     ends = [(0, dilation if at == axis + 1 else 0) for at in range(rank + 1)]
     sizes[axis] = fd.ops.mul(sizes[axis], dilation + 1)
-    return fd.ops.reshape(fd.ops.pad(columns, _widths(ends), value), sizes)
+    return fd.ops.reshape(fd.ops.pad(columns, widths(ends), value), sizes)
 
 
 # ---------------------------------------------------------------------------------- the table

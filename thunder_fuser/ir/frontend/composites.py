@@ -309,8 +309,10 @@ class Composites(Quantized, OpMethods):
         """The first index of the smallest element. NaN counts as the smallest; see argmax."""
         return self._place_of("argmin", arg, self.min, dim, keepdim)
 
-    def _in_memory(self, arg: Tensor) -> Any:
-        """The value, stored and read back: computed in two nests, its last bits might differ."""
+    @checked
+    def in_memory(self, arg: Tensor) -> Tensor:
+        """An input itself, also after a cast; else a copy in memory, with readers in other kernels.
+        What is computed twice costs more, and its last bits might differ."""
         made = {name: record for record in self._fd.records for name in record.outputs}
         record = made[arg.name]
         while record.op in _EXACT and (source := record.inputs[0]) in made:
@@ -323,7 +325,7 @@ class Composites(Quantized, OpMethods):
         """The smallest index of the elements that equal the extremum or are NaN."""
         rank = self._rank(arg, call)
         dims = list(range(rank)) if dim is None else [normalise_axis(dim, rank, call)]
-        arg = self._in_memory(arg)
+        arg = self.in_memory(arg)
         sizes = self.shape(arg)
         count: Any = 1
         for at in dims:
