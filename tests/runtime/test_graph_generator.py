@@ -78,5 +78,5 @@ def test_what_draws_waits_for_other_threads() -> None:
 
 def test_other_threads() -> None:
     assert other_threads() == []
-    with another("loader"), another("thunder_fuser progress"):
+    with another("loader"), another("thunder_fuser progress"), another("tqdm_monitor"):
         assert other_threads() == ["loader"]

@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import with_gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from thunder.core import dtypes
 from torch import nn
 
@@ -225,6 +227,30 @@ def test_other_inputs_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_calls(keywords: dict[str, Any]) -> None:
     with pytest.raises((RuntimeError, TypeError, ValueError)):
         jit(lambda x: F.max_pool2d(x, **keywords))(image((3, 4)))
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Sizes of an image, and windows that torch takes."""
+    pairs = [draw(st.tuples(st.integers(1, most), st.integers(1, most))) for most in (3, 4, 9)]
+    length, step, sizes = pairs
+    padding = tuple(draw(st.integers(0, each // 2)) for each in length)
+    sizes = tuple(max(n, k - 2 * p) for n, k, p in zip(sizes, length, padding, strict=True))
+    rest = {"padding": padding, "ceil_mode": draw(st.booleans())}
+    return sizes, {"kernel_size": length, "stride": step, **rest}
+
+
+@settings(deadline=None, max_examples=25)
+@given(call=drawn(), last=st.booleans())
+def test_any_window(call: tuple[tuple[int, int], dict[str, Any]], last: bool) -> None:
+    sizes, keywords = call
+    format = torch.channels_last if last else torch.contiguous_format
+    x = image(sizes, values=3, format=format)
+    y = jit(lambda x: F.max_pool2d(x, **keywords), strict=True)(x.requires_grad_())
+    right = F.max_pool2d(x, **keywords)
+    g = torch.randint(-8, 8, y.shape).float()
+    found, expected = (torch.autograd.grad(one, x, g)[0] for one in (y, right))
+    assert torch.equal(y, right) and torch.equal(found, expected)
 
 
 def test_windows_that_a_byte_cannot_tell() -> None:

@@ -41,6 +41,7 @@ from thunder_fuser.runtime.graph_pools import (
 )
 
 Function = Callable[..., Sequence[Any]]
+_WITHOUT_TORCH = ("thunder_fuser", "tqdm_monitor")  # the names of such threads begin so
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +211,11 @@ class Generator:
 
 
 def other_threads() -> list[str]:
-    """The names of the threads that run Python besides this one and those of this package.
-
-    Those that Python did not start, such as autograd's, work for one that is counted.
-    """
+    """The names of the threads that run Python besides this one, and may call torch. Those that
+    Python did not start, such as autograd's, work for one that is counted."""
     return [
         one.name for one in threading.enumerate()
-        if one is not threading.current_thread() and not one.name.startswith("thunder_fuser")
+        if one is not threading.current_thread() and not one.name.startswith(_WITHOUT_TORCH)
         and not isinstance(one, threading._DummyThread)
     ]  # fmt: skip
 
