@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,5 +79,13 @@ def test_what_draws_waits_for_other_threads() -> None:
 
 def test_other_threads() -> None:
     assert other_threads() == []
-    with another("loader"), another("thunder_fuser progress"), another("tqdm_monitor"):
+    with another("loader"), another("thunder_fuser progress"):
         assert other_threads() == ["loader"]
+
+
+def test_a_progress_bar_is_no_other_thread() -> None:
+    """Its thread looks at a clock."""
+    tqdm = pytest.importorskip("tqdm")
+    with tqdm.tqdm(total=1, file=io.StringIO()) as bar:
+        assert bar.monitor in threading.enumerate()
+        assert other_threads() == []

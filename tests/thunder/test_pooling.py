@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,7 @@ CALLS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "each element": ((5, 6), {"kernel_size": 3, "stride": 1, "padding": 1}),
     "of two kinds": ((9, 7), {"kernel_size": (2, 4), "stride": (3, 2), "padding": (1, 2)}),
     "tiles of nine": ((6, 9), {"kernel_size": 3}),
+    "a long step": ((3, 260), {"kernel_size": (1, 2), "stride": (1, 256)}),
     "gaps": ((9, 11), {"kernel_size": 2, "stride": 4}),
     "one row": ((1, 9), {"kernel_size": 3, "stride": 2, "padding": 1}),
     "one element": ((1, 1), {"kernel_size": 3, "stride": 2, "padding": 1}),
@@ -225,8 +227,18 @@ def test_other_inputs_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=str,
 )  # fmt: skip
 def test_wrong_calls(keywords: dict[str, Any]) -> None:
-    with pytest.raises((RuntimeError, TypeError, ValueError)):
-        jit(lambda x: F.max_pool2d(x, **keywords))(image((3, 4)))
+    """The error is torch's."""
+    x, errors = image((3, 4)), []
+    for call in (F.max_pool2d, jit(F.max_pool2d)):
+        with pytest.raises((RuntimeError, TypeError, ValueError)) as caught:
+            call(x, **keywords)
+        errors.append((caught.type, str(caught.value).partition("\n")[0]))
+    assert errors[0] == errors[1]
+
+
+def test_sizes_of_numpy() -> None:
+    two = np.int64(2)
+    assert ran(check(lambda x: F.max_pool2d(x, (two, 2), two), image((6, 8)))) == {"region"}
 
 
 @st.composite

@@ -24,6 +24,7 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.shapes import normalise_axes
 from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.strides import (
+    check_stride_order,
     contiguous_strides,
     reshape_groups,
     reshaped_order,
@@ -217,8 +218,8 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     """The strides that every value of a specialised fusion has if it is stored.
 
     An input has its own strides, a result the requested order. Other values of pointwise ops take
-    the order of their first operand with the same sizes, also through reshapes and permutations.
-    Everything else is row-major.
+    the order of their first operand with the same sizes, also through reshapes and permutations;
+    copies behind a boundary that of what they copy. Everything else is row-major.
     """
     strides: dict[str, tuple[int, ...]] = {}
     orders = _orders_of_pointwise(fusion)
@@ -239,8 +240,8 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 
 
 def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
-    """The stride orders of intermediates that only pointwise ops and reductions read; of a copy
-    behind a boundary, slices may too.
+    """The stride orders of intermediates that only pointwise ops and reductions read; copies behind
+    a boundary may also be sliced and padded.
 
     All others are row-major, because views and torch's ops need that.
     """
@@ -261,6 +262,7 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 
 
 def _is_laid(producer: OpRecord, uses: Iterable[OpRecord]) -> bool:
+    """True for an intermediate that only kernels of ours read, by its strides."""
     kinds = {OpKind.POINTWISE, OpKind.REDUCTION}
     if producer.op == "segment_set":
         return all(use.row.kind in kinds or use.op in ("slice", "pad") for use in uses)
@@ -283,7 +285,7 @@ def _order_of_result(
     if record.op == "segment_set":
         return order
     if record.op == "stride_order":
-        return record.ints("stride_order")
+        return check_stride_order(record.ints("stride_order"), len(sizes))
     if order is None or record.op not in ("reshape", "permute"):
         return None
     if record.op == "reshape":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that torch runs, with torch's own gradients.
 
-    y = max_pool2d(x, 3)
+    y = max_pool3d(x, 3)
 ->  Thunder:  y = convolution(pad(x), ...), and a gradient of convolutions, flips and pads
-    here:     y, indices = max_pool2d_forward_0(x)             aten.max_pool2d_with_indices
-              dx = max_pool2d_backward_0(dy, x, indices)       its gradient in torch
+    here:     y, indices = max_pool3d_forward_0(x)             aten.max_pool3d_with_indices
+              dx = max_pool3d_backward_0(dy, x, indices)       its gradient in torch
 
 Thunder takes a convolution's gradient apart into convolutions whose kernels are as large as images.
 Other functions it calls a second time in the backward, to differentiate them there. Here, torch's
@@ -12,8 +12,8 @@ autograd is traced on fake tensors, once for the sizes of a call. The ops that d
 result's gradient run in the forward, all others in the backward.
 
 The gradient of the first tensor is an op of its own, so that it can be dropped: a model's input
-image needs no gradient. Interpolation that repeats pixels 2 or 3 times is no op of torch, but of
-regions.
+image needs no gradient. Interpolation that repeats pixels 2 or 3 times, and max pooling of images
+by small windows, are no ops of torch, but of regions.
 """
 
 from __future__ import annotations
@@ -409,7 +409,7 @@ def _upsampled(x: Any, split: tuple[int, ...]) -> tuple[Any, Backward]:
     return result, lambda g: [(x, upsampling.upsample_nearest_backward(g, split))]
 
 
-def _pooled(
+def _max_pool2d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, *others: Any, **named: Any
 ) -> Any:
     """max_pool2d(x[N, C, H, W], 3, 2)  ->  max_pool(x, (N, C), windows)[0]
@@ -428,23 +428,23 @@ def _pooled(
     return pooling.max_pool(input, shape[:2], windows)[0] if is_fast else None
 
 
-def _pair(sizes: Any) -> tuple[int, int]:
+def _pair(sizes: Any) -> tuple[int, ...]:
     """3 or [3]  ->  (3, 3)"""
-    first, *rest = sizes if isinstance(sizes, Sequence) else (sizes,)
+    first, *rest = map(int, sizes if isinstance(sizes, Sequence) else (sizes,))
     return (first, *rest) if rest else (first, first)
 
 
-def _max_pooled(x: Any, outer: Any, windows: Any) -> tuple[Any, Backward]:
+def _with_places(x: Any, outer: Any, windows: Any) -> tuple[Any, Backward]:
     y, places = pooling.max_pool(x, outer, windows)
     return (y, places), lambda g: [(x, pooling.max_pool_backward(g, places, outer, windows))]
 
 
-_IN_REGIONS: dict[str, Callable[..., Any]] = {"interpolate": _repeated, "max_pool2d": _pooled}
+_IN_REGIONS: dict[str, Callable[..., Any]] = {"interpolate": _repeated, "max_pool2d": _max_pool2d}
 KERNELS_OF_TORCH: Table = {
     name: definition
     for table in (*map(_convolution, CONVOLUTIONS), *map(_other, OTHERS))
     for name, definition in table.items()
 } | {
     upsampling.FORWARD: with_gradient(lambda *_: None, _upsampled, upsampling.upsample_nearest),
-    pooling.FORWARD: with_gradient(lambda *_: None, _max_pooled, pooling.max_pool),
+    pooling.FORWARD: with_gradient(lambda *_: None, _with_places, pooling.max_pool),
 }

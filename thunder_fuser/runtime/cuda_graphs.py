@@ -41,7 +41,6 @@ from thunder_fuser.runtime.graph_pools import (
 )
 
 Function = Callable[..., Sequence[Any]]
-_WITHOUT_TORCH = ("thunder_fuser", "tqdm_monitor")  # the names of such threads begin so
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,8 @@ def other_threads() -> list[str]:
     Python did not start, such as autograd's, work for one that is counted."""
     return [
         one.name for one in threading.enumerate()
-        if one is not threading.current_thread() and not one.name.startswith(_WITHOUT_TORCH)
+        if one is not threading.current_thread() and not one.name.startswith("thunder_fuser")
+        and type(one).__module__ != "tqdm._monitor"  # of a progress bar
         and not isinstance(one, threading._DummyThread)
     ]  # fmt: skip
 

@@ -88,7 +88,9 @@ def _typed_gradient(
 
 
 def _starts_in_torch(windows: Windows, device: torch.device) -> list[torch.Tensor]:
-    rows, columns = (torch.tensor(_starts(window), device=device) for window in windows)
+    """Made on the device: a CUDA graph captures no copy from the host."""
+    starts = map(_starts, windows)
+    rows, columns = (torch.arange(s.start, s.stop, s.step, device=device) for s in starts)
     return [rows[:, None], columns]
 
 
@@ -108,8 +110,8 @@ def _gradient_in_torch(
 ) -> torch.Tensor:
     height, width = (window[0] for window in windows)
     rows, columns = _starts_in_torch(windows, g.device)
-    row = _row(windows[1])
-    indices = (places // row + rows) * width + places % row + columns
+    row, at = _row(windows[1]), places.long()
+    indices = (at // row + rows) * width + at % row + columns
     wide = torch.promote_types(g.dtype, torch.float32)
     sums = torch.zeros((*outer, height * width), dtype=wide, device=g.device)
     sums.scatter_add_(2, indices.flatten(2), g.flatten(2).to(wide))
