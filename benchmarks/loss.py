@@ -107,7 +107,8 @@ def measure(
 ) -> None:
     """Fills in the figures of each contender's step."""
     torch.manual_seed(SEED)
-    model = (Head if not case.layers else Model)(case).to(given.device, DTYPES["bf16"])
+    with given.device:  # a CPU takes a minute for the random weights of a large model
+        model = (Head if not case.layers else Model)(case).to(DTYPES["bf16"])
     tokens = torch.randint(0, case.words, (case.batch, case.length), device=given.device)
     step = Step(model, (tokens, tokens))  # type: ignore[arg-type]
     right = model.exact(tokens) if isinstance(model, Head) else one_step(model, model, step.batch)
