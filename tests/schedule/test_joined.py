@@ -227,12 +227,13 @@ def test_no_schedule_is_given_and_none_is_tuned() -> None:
 
 
 def check(made: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-    """The error against float64 is at most 1.5 times that of torch's product in float32, which may
-    be lucky: the result of a row with itself has neighbours in float32 that are 6e-5 apart."""
+    """The error against float64 is at most 1.5 times that of torch's product in float32. Torch may
+    be lucky where neighbours in float32 lie further apart than the bound: of a row by itself."""
     exact, usual = x.double() @ weight.double().t(), x.float() @ weight.float().t()
-    errors = [float((one.double() - exact).abs().max()) for one in (made, usual.to(made.dtype))]
-    apart = torch.finfo(torch.float32).eps * float(exact.abs().max())
-    assert errors[0] <= 1.5 * errors[1] + max(apart, 1e-6 * x.shape[-1] ** 0.5)
+    errors, allowed = ((one.double() - exact).abs() for one in (made, usual.to(made.dtype)))
+    apart = torch.finfo(torch.float32).eps * exact.abs()
+    bound = 1.5 * allowed.max() + apart.clamp(min=1e-6 * x.shape[-1] ** 0.5)
+    assert (errors <= bound).all(), f"{errors.max():.3g}, {allowed.max():.3g}"
 
 
 @st.composite

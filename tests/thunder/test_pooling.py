@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import with_gradients
+from helpers.where_it_ran import where_it_ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thunder.core import dtypes
@@ -19,7 +21,7 @@ from thunder_fuser.executors.record.torch_function import torch_function
 from thunder_fuser.executors.stride_orders import convolutions
 from thunder_fuser.executors.support.pooling import windows_of
 from thunder_fuser.explain import kernels as kernels_of
-from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
 from thunder_fuser.functions import kernels
 
 CALLS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
@@ -41,6 +43,7 @@ CALLS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "as it is": ((3, 4), {"kernel_size": 1}),
 }  # fmt: skip
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+ran = partial(where_it_ran, region="max_pool", torch="max_pool")
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -67,14 +70,6 @@ def check(function: Any, x: torch.Tensor, **options: Any) -> Any:
     torch.testing.assert_close(got[1:], eager[1:], equal_nan=True)
     assert [one.stride() for one in got] == [one.stride() for one in eager]
     return jitted
-
-
-def ran(jitted: Any) -> set[str]:
-    """Where poolings ran: in regions, in torch."""
-    bsyms = [bsym for trace in final_traces(jitted) for bsym in trace.bound_symbols]
-    inside = [leaf.sym.name for fusion in fusions_of(jitted) for leaf in fusion.region.leaves]
-    in_region = {"region"} if any("max_pool" in name for name in inside) else set()
-    return in_region | {"torch" for bsym in bsyms if "max_pool" in bsym.sym.name}
 
 
 @pytest.mark.parametrize("options", [{}, {"emulate": True}], ids=["cpu", "emulator"])

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
+from helpers.where_it_ran import where_it_ran
 from torch import nn
 
 from thunder_fuser.executors.record.torch_function import torch_function
 from thunder_fuser.executors.stride_orders import convolutions
 from thunder_fuser.executors.support.upsampling import repeats
 from thunder_fuser.explain import kernels as kernels_of
-from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
+from thunder_fuser.explain.jitted import fusions_of, jit
 from thunder_fuser.functions import kernels
 
 CALLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -34,6 +36,7 @@ CALLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "volume": ((2, 3, 2, 4, 3), {"scale_factor": (1, 2, 2)}),
 }
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+ran = partial(where_it_ran, region="upsample", torch="interpolate")
 
 
 def image(shape: tuple[int, ...], dtype: torch.dtype, *, last: bool = False) -> torch.Tensor:
@@ -50,14 +53,6 @@ def check(function: Any, x: torch.Tensor, **options: Any) -> Any:
     assert_as_exact_as_eager(got, eager, with_gradients(function, [x.double()]))
     assert [one.stride() for one in got] == [one.stride() for one in eager]
     return jitted
-
-
-def ran(jitted: Any) -> set[str]:
-    """Where interpolations ran: in regions, in torch."""
-    bsyms = [bsym for trace in final_traces(jitted) for bsym in trace.bound_symbols]
-    inside = [leaf.sym.name for fusion in fusions_of(jitted) for leaf in fusion.region.leaves]
-    in_region = {"region"} if any("upsample" in name for name in inside) else set()
-    return in_region | {"torch" for bsym in bsyms if "interpolate" in bsym.sym.name}
 
 
 @pytest.mark.parametrize("options", [{}, {"emulate": True}], ids=["cpu", "emulator"])
