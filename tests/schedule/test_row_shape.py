@@ -30,7 +30,8 @@ def test_rows_fit(columns: int, sums: int, target: Target) -> None:
     assert x * shape.cluster * MOST_COLUMNS >= columns
     assert (x % 32 == 0 or 32 % x == 0) and x * y <= 512 and (y == 1 or shape.cluster == 1)
     assert shape.cluster <= target.max_cluster
-    assert shape.blocks * x * y * (OWN_REGISTERS + share * (2 + 2 * sums)) <= REGISTERS
+    each = 4 if columns % 2 else 2 + 2 * sums
+    assert shape.blocks * x * y * (OWN_REGISTERS + share * each) <= REGISTERS
     assert 1 <= shape.at_once(target) <= target.sm_count * max(shape.blocks, 1)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from math import prod
 
 import pytest
 from conftest import Golden
@@ -108,6 +109,14 @@ def test_every_text_compiles() -> None:
 def test_the_same_schedule_every_time() -> None:
     for graph in GRAPHS.values():
         assert scheduled(graph, H200)[1] == scheduled(graph, H200)[1]
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(33, 8), (64, 8), (128, 16), (256, 32)])
+def test_no_thread_of_a_column_sum_is_idle(columns: int, threads: int) -> None:
+    """A row of few columns has a vector for each thread across, unless they are fewer than 8."""
+    made = scheduled(summed(1 << 20, columns, dims=[0], dtype=DataType.BFloat16), H200)[0]
+    assert made.params.threads[0] == threads and prod(made.params.threads) == 1024
+    assert made.params.vectorize == (1 if columns % 2 else 8)
 
 
 # ---- every element is computed once

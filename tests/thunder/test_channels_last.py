@@ -28,9 +28,10 @@ class Images(nn.Module):
         self.sees_image = sees_image
         self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
         self.second, self.head = nn.Conv2d(8, 8, 3, stride=2), nn.Linear(8, 2)
+        self.narrow = nn.Conv2d(8, 8, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.second(self.norm(self.first(x)).relu() + 1)
+        x = self.second(self.narrow(self.norm(self.first(x)).relu() + 1))
         if self.sees_image:
             return x
         score: torch.Tensor = self.head(x.relu().mean((2, 3)))
@@ -73,11 +74,24 @@ def test_an_image_without_gradient(taken: None) -> None:
     jitted = jit(model, strict=True)
     jitted(image).sum().backward()
     found = convolutions(last_backward_traces(jitted)[-1])
-    assert len(found) == 2 and all(name.endswith("_last") for name in found)  # one is of both
+    assert len(found) == 3 and all(name.endswith("_last") for name in found)  # two are of both
     model.eval()
     with torch.no_grad():
         torch.testing.assert_close(jitted(image), model(image))
-    assert convolutions(last_traces(jitted)[-1]) == ["conv2d_last"] * 2
+    assert convolutions(last_traces(jitted)[-1]) == ["conv2d_last"] * 3
+
+
+def test_a_weight_of_1_x_1_lies_in_both_orders(taken: None) -> None:
+    """Its gradient is not copied; that of 3 x 3 is."""
+    model, image = Images().double(), torch.randn(2, 3, 9, 9, dtype=torch.float64)
+    jitted = jit(model, strict=True)
+    jitted(image).sum().backward()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        jitted(image).sum().backward()
+    copies = [event.input_shapes[0] for event in profiler.events() if event.name == "aten::copy_"]
+    assert [8, 8, 3, 3] in copies and [8, 8, 1, 1] not in copies
+    assert model.narrow.weight.grad is not None
+    assert model.narrow.weight.grad.stride() == model.narrow.weight.stride()
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +159,7 @@ def test_float32_on_the_cpu(dtype: torch.dtype, runs_last: bool) -> None:
     x = torch.randn(2, 3, 9, 9, dtype=dtype)
     torch.testing.assert_close(jitted(x), model(x))
     found = ["_last" in name for name in convolutions(last_traces(jitted)[-1])]
-    assert found == [runs_last, runs_last]
+    assert found == [runs_last] * 3
 
 
 def test_groups_are_left_alone() -> None:

@@ -233,7 +233,7 @@ def _check_lanes(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     variable = loops.loops[lane.name]
     of_lane = variable.symbols
     for guard in loops.guards:  # the innermost splits first
-        shortens = scheduled.target.is_cpu and guard.only_shortens(variable)
+        shortens = scheduled.target.is_cpu and guard.growth(variable) == 1
         if not guard.value.symbols & of_lane:
             continue
         if not shortens:

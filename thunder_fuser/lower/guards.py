@@ -10,7 +10,7 @@ clamped:  const i32 i = i_x < n - 1 ? i_x : n - 1;       all threads go on, but 
 from __future__ import annotations
 
 from thunder_fuser.ir.domain import IterDomain
-from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
+from thunder_fuser.ir.scalar import Scalar, ceil_div, conjunction, const, minimum
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Coordinate, If, Let
 from thunder_fuser.lower.scope import Scope
@@ -51,9 +51,17 @@ def clamp(state: KernelState, scope: Scope, guard: Guard) -> None:
 
 
 def clip(scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:
-    """The extent of a loop that ends where its guard fails. The guard must only shorten it."""
+    """The extent of a loop that ends where its guard fails, as it does once (Guard.growth).
+
+    j = t + 128*s, s < 30, j < 3800:  s < min(30, (3800 - t + 127) / 128)
+
+    Its steps have no branch, so that the loads of several overlap. Where no step is valid, the
+    number is 0 or negative, however C rounds it.
+    """
     define(scope, guard.variable, guard.value)
-    return minimum(extent, guard.extent - (guard.value - variable))
+    factor = guard.growth(variable)
+    left = guard.extent - (guard.value - variable * factor)
+    return minimum(extent, left if factor == 1 else ceil_div(left, factor))
 
 
 def take_ready(state: KernelState, scope: Scope) -> list[Guard]:

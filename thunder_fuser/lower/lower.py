@@ -213,7 +213,7 @@ def _rows_of_block(state: KernelState, scope: Scope, axis: IterDomain) -> Scalar
     if state.ctx.threads[1] > 1:
         return extent
     for guard in guards.take_ready(state, scope):
-        if guard.only_shortens(variable):
+        if guard.growth(variable) == 1:
             extent = guards.clip(scope, guard, variable, extent)
         else:
             state.guards.append(guard)

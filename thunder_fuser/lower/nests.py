@@ -24,7 +24,7 @@ from thunder_fuser.lower.guards import whole_step
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.state import KernelState
 from thunder_fuser.schedule.axes import MAX_BYTES
-from thunder_fuser.schedule.loop_index import Edge
+from thunder_fuser.schedule.loop_index import Edge, Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,13 @@ def _loops(state: KernelState, scope: Scope, loops: Sequence[IterDomain], work: 
         return
     axis, variable = loops[0], state.ctx.loops.loops[loops[0].name]
     inner, extent = scope.child(str(variable)), axis.extent
-    guarded = inner
+    guarded, clipped = inner, dict[str, Scalar]()
     with state.inside():
-        for guard in guards.take_ready(state, inner):
-            if state.ctx.is_cpu and guard.only_shortens(variable):
+        for ready in guards.take_ready(state, inner):
+            guard = replace(ready, value=ready.value.substitute(clipped))
+            if _may_clip(state.ctx, axis, guard):
                 extent = guards.clip(inner, guard, variable, extent)
+                clipped[str(guard.variable)] = guard.value
             elif axis.parallel is ParallelType.UNROLL or state.ctx.part.scans:
                 # Clamped, not skipped: without branches the loads of all steps overlap.
                 guards.clamp(state, inner, guard)
@@ -66,6 +68,16 @@ def _loops(state: KernelState, scope: Scope, loops: Sequence[IterDomain], work: 
         guards.close(guarded, inner)
     parallel = state.ctx.parallel_of(axis)
     scope.put(nodes.For(str(variable), extent, parallel, tuple(inner.statements)))
+
+
+def _may_clip(ctx: Context, axis: IterDomain, guard: Guard) -> bool:
+    """True if a loop may end where its guard fails. On a GPU the number of steps then differs from
+    thread to thread, and they are not all unrolled."""
+    growth = guard.growth(ctx.loops.loops[axis.name])
+    if ctx.is_cpu:
+        return growth == 1
+    is_serial = ctx.parallel_of(axis) is ParallelType.SERIAL and not axis.extent.is_known
+    return growth > 0 and is_serial and not ctx.part.scans
 
 
 def _lanes(state: KernelState, scope: Scope, work: Work) -> None:
@@ -113,7 +125,7 @@ def _lane_scope(state: KernelState, scope: Scope) -> tuple[Scope, Scalar]:
         for guard in guards.take_ready(state, inner):
             # Other guards are of reduced axes: nests are inside them, and rows need none.
             if guard.value.symbols & lane.symbols:
-                assert state.ctx.is_cpu and guard.only_shortens(lane)
+                assert state.ctx.is_cpu and guard.growth(lane) == 1
                 extent = guards.clip(inner, guard, lane, extent)
     return inner, extent
 

@@ -20,10 +20,11 @@ bit for bit.
 What rounds. f is a row of its run, so u**2 is at most the sum S that is wanted, and the terms of
 the last line are at most about 4 * k * S. If f is a row like others, that rounds about twice as
 much as two passes do; if all others are near the mean and f is far from it, up to k times as much.
-So sums must be wider than what they add:
+So sums must be wider than what they add. T6 to T9 are
 
-    on a GPU    sums are Float, so the pass takes what was cast from 16 bits
-    on a CPU    T6 to T9 are Double, which costs less there than reading memory once more
+    Float     on a GPU, of what was cast from 16 bits
+    Double    on a CPU, and on a GPU that computes with Double at half of Float's speed: this costs
+              less than reading memory once more
 
 Rows that are all equal give k * u**2, as two passes do: T7 and T9 are 0. NaN and infinite elements
 give NaN, as two passes do.
@@ -88,9 +89,10 @@ def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -
         return {}
     whole = Parts(fusion).of(fusion.exprs)
     return {
-        spread.record: _SpreadWriter(fusion, spread, target).records()
+        spread.record: _SpreadWriter(fusion, spread, wide).records()
         for spread in spreads
-        if _saves_a_pass(whole, spread) and _is_exact(whole, spread, target, options)
+        if _saves_a_pass(whole, spread)
+        and (wide := _wide_type(whole, spread, target, options)) is not None
     }
 
 
@@ -103,7 +105,7 @@ def joins_its_mean(
     """True for a sum of squares that will be in one pass with the mean if both are made in runs."""
     spread = _spread(fusion, record)
     return spread is not None and (
-        _is_cheap(whole, spread) and _is_exact(whole, spread, target, options)
+        _is_cheap(whole, spread) and _wide_type(whole, spread, target, options) is not None
     )
 
 
@@ -161,23 +163,28 @@ def _is_cheap(whole: Part, spread: Spread) -> bool:
     )
 
 
-def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptions) -> bool:
-    """True if the new sums are wider than x. Whether a view is in the fusion of the cast before it
-    depends on the surroundings, so under `repeatable` x is the cast itself.
+def _wide_type(
+    whole: Part, spread: Spread, target: Target, options: CompileOptions
+) -> DataType | None:
+    """The type of the new sums, wider than x; None if two passes cost less.
 
-    On a CPU also only if the kept axes are fastest: sums of Double along a row take longer than
-    reading it once more.
+    Whether a view is in the fusion of the cast before it depends on the surroundings, so under
+    `repeatable` only a cast itself counts as one from 16 bits. On a CPU the kept axes must be
+    fastest: sums of Double along a row take longer than reading it once more.
     """
     if target.is_cpu:
-        walked = whole.patterns[spread.record.outputs[0]].walked
-        last = summed_order(whole, spread.record, walked, options)[-1]
-        return last not in whole.domain_map.reduced(whole.tensors[spread.record.outputs[0]])
+        name = spread.record.outputs[0]
+        last = summed_order(whole, spread.record, whole.patterns[name].walked, options)[-1]
+        is_along = last in whole.domain_map.reduced(whole.tensors[name])
+        return None if is_along else DataType.Double
     maker = whole.producer.get(spread.x)
     while maker is not None and maker.op in ("reshape", "permute") and not options.repeatable:
         maker = whole.producer.get(names_of(maker)[0])
     operands = names_of(maker) if maker is not None and maker.op == "cast" else ()
     dtypes = [whole.tensors[name].dtype for name in operands]
-    return any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes)
+    if any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes):
+        return DataType.Float
+    return DataType.Double if target.has_fast_doubles else None
 
 
 # ---- writing the new sums
@@ -186,9 +193,8 @@ def _is_exact(whole: Part, spread: Spread, target: Target, options: CompileOptio
 class _SpreadWriter:
     """The records that stand for one sum."""
 
-    def __init__(self, fusion: Fusion, spread: Spread, target: Target) -> None:
-        self.spread, self.written = spread, list[OpRecord]()
-        self.wide = DataType.Double if target.is_cpu else DataType.Float
+    def __init__(self, fusion: Fusion, spread: Spread, wide: DataType) -> None:
+        self.spread, self.wide, self.written = spread, wide, list[OpRecord]()
         sizes = fusion.tensors[spread.x].sizes
         self.reduced = tuple(int(sizes[at]) for at in spread.dims)
         self.kept = tuple(int(sizes[at]) for at in spread.kept)

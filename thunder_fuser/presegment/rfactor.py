@@ -47,13 +47,12 @@ CPU_RUNS = 64  # runs on a CPU, however many threads it has
 MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the bytes
 # Of a row in pieces that do not follow one another: the bytes from which pieces are no waste, and
 # how much more than its bytes each costs. One kernel for a group norm of channels-last images took
-# so many times as long as a clone: pieces of 16 bytes 3.9, 20 4.6, 40 2.4, 64 1.7 (H200).
-LONG_PIECE, PIECE_PRICE = 64, 48
+# so many times as long as a clone: pieces of 16 bytes 3.9, 20 4.6, 40 2.4, 64 1.7 (H200), and 1.3
+# of 32 bytes, which are whole sectors (H100).
+LONG_PIECE, SECTOR, PIECE_PRICE = 64, 32, 48
 MAX_CACHED = 50 << 20  # bytes of the images, in and out, that the second-level cache holds
-# Of sums of columns: the rows that a block takes in one step; what its sums cost, in rows; the
-# price of runs of other lengths. In steps that may end early, a thread has one load in flight, in
-# others four (sm_90a). All three are estimates.
-STEP, SUMS_PRICE, GUARDED = 32, 128, 1.5
+SUMS_PRICE = 128  # of a run of columns, for its sums, in rows: an estimate
+MOST_WAVES = 4  # of blocks, for runs of columns
 LEAST_GAIN = 0.25  # of the price of one kernel: prices are no more exact than that
 
 # The dims of both steps; those of the second are axes of the partial results.
@@ -248,7 +247,8 @@ class InPieces:
         inner = size_of(self.whole, self.pattern.reduced.difference(self.outer))
         piece = inner * min(sizes, default=LONG_PIECE)
         loaded, stored = (sum(map(self.whole.bytes_of, names)) for names in (read, written))
-        if piece >= LONG_PIECE or loaded + stored <= MAX_CACHED:
+        whole = piece >= LONG_PIECE or piece % SECTOR == 0
+        if whole or loaded + stored <= MAX_CACHED:
             return False
         level = self._levels()
         levels = max(level.values())
@@ -284,17 +284,18 @@ class InPieces:
 
         64 * 56 * 56 rows of 512 bytes, on 132 SMs: 64 * 2 runs of 1568 rows, one block each
         """
-        rows, columns = size_of(self.whole, self.outer), self.pattern.walked.difference(self.outer)
-        units = -(-size_of(self.whole, columns) * _itemsize(self.whole) // COLUMN_BYTES)
-        run = _run_of_units(rows, units, OUTER_BLOCKS, self.target) or rows
-        run = min(_whole_rows(run, [self.whole.extents[a].value for a in self.outer]), rows)
-        even = [size for size in range(rows - rows % STEP, 0, -STEP) if rows % size == 0]
+        extents = [self.whole.extents[axis].value for axis in self.outer]
+        rows, last = prod(extents), self.order.index(self.outer[-1])
+        row = size_of(self.whole, self.order[last + 1 :]) * _itemsize(self.whole)
+        others = size_of(self.whole, set(self.order[:last]).difference(self.outer))
+        blocks = others * -(-row // COLUMN_BYTES)  # for each run
+        sm_count = self.target.sm_count
 
-        def price(run: int) -> float:
-            waves = -(-units * -(-rows // run) // self.target.sm_count)
-            return waves * (run + SUMS_PRICE) * (1 if run in even else GUARDED)
+        def price(runs: int) -> int:
+            return -(-blocks * runs // sm_count) * (-(-rows // runs) + SUMS_PRICE)
 
-        return min([run, *even], key=price)
+        runs = min(range(1, max(MOST_WAVES * sm_count // blocks, 1) + 1), key=price)
+        return min(_whole_rows(-(-rows // runs), extents), rows)
 
 
 # ---- long sums with few results

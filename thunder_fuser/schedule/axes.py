@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from math import prod
 
+from thunder_fuser.analysis.domain_map import Axes
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain
@@ -29,6 +30,7 @@ SHORTEST_SHIFTED = 1024  # columns: the partial vectors at both ends of shorter 
 
 RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop if an index or a branch changes within a row
 
+EVERY: Axes = frozenset()  # all axes, where a scheduler names those that a thread walks
 # Transforms the axes for vectors of a width. The result is false if the width does not divide them.
 Build = Callable[[Transforms, int], object]
 
@@ -174,24 +176,34 @@ def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None
     return part.accessed[point].substitute(dict.fromkeys(columns, 0)) % width
 
 
-def best_width(part: Part, domain: Domain, build: Build, alignment: dict[str, int]) -> int:
-    """The narrowest of the vector widths with the fewest memory instructions an element."""
+def best_width(
+    part: Part, domain: Domain, build: Build, alignment: dict[str, int], walked: Axes = EVERY
+) -> int:
+    """The narrowest of the vector widths with the fewest memory instructions an element.
+
+    walked: the axes that a thread walks, if not all. What lacks them is loaded once, and not
+    counted: a channel's statistics, for rows of 7 x 7 elements that are loaded one by one.
+    """
     smallest = min((part.tensors[n].dtype.bytes for n in part.global_tensors), default=4)
     prices: dict[int, float] = {}
     for width in WIDTHS:
         s = Transforms(domain)
         if width * smallest <= MAX_BYTES and build(s, width):
-            prices[width] = _price(part, domain, s, alignment)
+            prices[width] = _price(part, domain, s, alignment, walked)
     return min(prices, key=lambda width: prices[width], default=1)
 
 
-def _price(part: Part, domain: Domain, s: Transforms, alignment: dict[str, int]) -> float:
+def _price(
+    part: Part, domain: Domain, s: Transforms, alignment: dict[str, int], walked: Axes
+) -> float:
     """Memory instructions an element. A store in several writes parts of sectors, so it costs more:
     a choice between floats by bools is 1.4 times as fast in vectors of 4 as of 16 on an H200."""
     loops = loop_index(domain, tuple(s.applied), part.chunked)
     lane, width = loops.loops[s.lanes.name], s.lanes.extent.value
     total, every = 0.0, {symbol for plain in part.accessed.values() for symbol in plain.symbols}
     for point, plain in part.accessed.items():
+        if walked and plain.symbols.isdisjoint(walked):
+            continue
         position, condition = (x.substitute(loops.index) for x in (plain, point.condition))
         itemsize = part.tensors[point.name].dtype.bytes
         aligned = alignment.get(point.name, MAX_BYTES)

@@ -47,10 +47,14 @@ class Guard:
     extent: Scalar
     is_reduction: bool = False
 
-    def only_shortens(self, loop: Scalar) -> bool:
-        """True if a loop with this variable ends where the guard does: value == base + loop."""
-        base = self.value - loop
-        return bool(self.value.symbols & loop.symbols) and not base.symbols & loop.symbols
+    def growth(self, loop: Scalar) -> int:
+        """What each step of a loop adds to the value; 0 if not all steps add the same.
+
+        If it is not 0, the guard holds in all steps before some step, and in none behind it.
+        """
+        factor = dict(self.value.terms[0]).get(loop, 0)
+        rest = self.value - loop * factor
+        return 0 if rest.symbols & loop.symbols else max(factor, 0)
 
 
 @dataclass(frozen=True, slots=True)

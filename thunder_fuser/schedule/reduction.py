@@ -62,6 +62,7 @@ SCANNED_ROW_THREADS = 256  # at most, of one row
 #              [2048, 8192] 10.0 -> 9.8  [14336, 4096] 28.5 -> 27.8
 #   two rows   [2048, 2048] 4.6 -> 4.1   [2048, 8192] 11.6 -> 10.7   [4864, 896] 5.7 -> 4.7
 PRODUCT_SHARE, PRODUCT_THREADS, FEW_RESULTS = 32, (256, 64), 16
+LEAST_ACROSS = 8  # threads across the columns of a block: whole sectors of float32
 # With fewer columns for each SM, a thread for each column would leave SMs idle. Then several
 # threads share a row.
 COLUMNS_PER_SM = 64
@@ -268,15 +269,25 @@ def _cuda_outer(match: Rows, alignment: dict[str, int]) -> Decisions:
     columns, rows = match.kept_size, match.chunk or match.reduced_size
     blocks = match.target.sm_count * rows // max(match.reduced_size, 1)  # of a run, for all SMs
     x = 32
-    while x > 8 and (x * 4 > columns or columns < x * blocks):
+    while x > LEAST_ACROSS and (x * 4 > columns or columns < x * blocks):
         x //= 2  # few columns: several rows share a warp, and more blocks read them
+    if match.chunk and match.has_order:
+        y = row_of(columns, match.target).threads[1]
+        return outer_with(match, alignment, (128 // y, y))
+    decisions = outer_with(match, alignment, (x, _rows_at_once(x, rows)))
+    vectors = -(-columns // decisions[0].vectorize)
+    if match.has_order or vectors > x // 2 or x == LEAST_ACROSS:
+        return decisions
+    x = max(1 << (vectors - 1).bit_length(), LEAST_ACROSS)  # no vectors for more threads
+    return outer_with(match, alignment, (x, _rows_at_once(x, rows)))
+
+
+def _rows_at_once(x: int, rows: int) -> int:
+    """The rows that a block with x threads across reads at once."""
     y = 256 // x
     while x * y < 1024 and y * 4 < rows:
         y *= 2
-    if match.chunk and match.has_order:
-        y = row_of(columns, match.target).threads[1]
-        x = 128 // y
-    return outer_with(match, alignment, (x, y))
+    return y
 
 
 def outer_with(

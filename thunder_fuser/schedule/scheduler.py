@@ -125,7 +125,8 @@ class KernelMatch(Match):
         self, build: Build, alignment: dict[str, int], settled: int = 0
     ) -> tuple[int, tuple[Transform, ...]]:
         """The vector width, `settled` if not 0 or else the best one, and its transforms."""
-        width = settled or best_width(self.part, self.domain, build, alignment)
+        walked = frozenset(self.reduced)
+        width = settled or best_width(self.part, self.domain, build, alignment, walked)
         s = Transforms(self.domain)
         build(s, width)
         return width, tuple(s.applied)

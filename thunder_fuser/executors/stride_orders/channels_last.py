@@ -31,7 +31,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     graph_of,
     is_convolution,
 )
-from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last
+from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last, in_memory_of
 from thunder_fuser.executors.stride_orders.visible import hidden_convolutions
 from thunder_fuser.functions.kernels import KERNELS
 
@@ -86,9 +86,8 @@ def _without_values(image: torch.Tensor) -> torch.Tensor:
 
 def _ordered_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The gradient with the strides of its weight, as autograd would copy it."""
-    if gradient.stride() == weight.stride():
-        return gradient
-    return torch.empty_like(weight).copy_(gradient)
+    seen = in_memory_of(gradient, weight.stride())
+    return torch.empty_like(weight).copy_(gradient) if seen is None else seen
 
 
 @lru_cache(maxsize=4096)

@@ -40,7 +40,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
     is_convolution,
     makes_weights,
 )
-from thunder_fuser.executors.stride_orders.orders import FORMATS, origins
+from thunder_fuser.executors.stride_orders.orders import FORMATS, in_memory_of, origins
 from thunder_fuser.executors.stride_orders.simulate import (
     Values,
     arguments_of,
@@ -247,8 +247,7 @@ def _in_order(image: _Image) -> Callable[..., torch.Tensor]:
 
     def call(image: torch.Tensor, *models: torch.Tensor) -> torch.Tensor:
         wanted = strides(*(model.stride() for model in models))
-        if image.stride() == wanted:
-            return image
-        return image.new_empty_strided(image.shape, wanted).copy_(image)
+        seen = in_memory_of(image, wanted)
+        return image.new_empty_strided(image.shape, wanted).copy_(image) if seen is None else seen
 
     return call

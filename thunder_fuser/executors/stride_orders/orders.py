@@ -124,6 +124,20 @@ def channels_last(image: torch.Tensor) -> torch.Tensor:
     return image if form is None else image.contiguous(memory_format=form)
 
 
+def in_memory_of(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor | None:
+    """The tensor seen with these strides; None if its elements lie in another order. The stride of
+    an axis of size 1 tells nothing: a weight of 1 x 1 is channels last and row-major.
+
+    [64, 32, 1, 1]: (32, 1, 32, 32)  ->  (32, 1, 1, 1)
+    """
+    if tensor.stride() == strides:
+        return tensor
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if any(size != 1 and old != new for size, old, new in pairs):
+        return None
+    return tensor.as_strided(tensor.shape, strides)
+
+
 # ----------------------------------------------------------------------------- of one primitive
 
 
