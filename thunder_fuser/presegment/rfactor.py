@@ -34,6 +34,9 @@ from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, 
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # elements of a run: the partial results of shorter runs would be too many bytes
+# Rows of four steps of a block with 128 rows, whose loads are under way at once; the steps behind
+# them wait one by one. Of a million rows of 64 bf16: 35.0 -> 34.5 us (H200).
+FOUR_STEPS = 512
 MIN_ELEMENTS = 1 << 16  # a smaller reduction ends before a second kernel would start
 MAX_ON_CHIP = 1 << 18  # elements: every reduction of a longer row reads it from memory again anyway
 COLUMN_BYTES = 512  # of a row, for one block of an outer reduction: 32 vectors
@@ -396,9 +399,11 @@ def _run_of_block(rows: int, least: int, shape: RowShape, target: Target) -> int
 
 
 def _whole_rows(chunk: int, extents: list[int]) -> int:
-    """The chunk rounded up to whole inner axes, or to whole vectors where it is shorter."""
+    """The chunk rounded up to whole inner axes, or to whole vectors where it is shorter. Of one
+    axis, a long chunk has whole groups of four steps."""
     inner = prod(extents[1:])
-    unit = inner if 1 < inner <= chunk else MIN_CHUNK
+    least = FOUR_STEPS if chunk >= 4 * FOUR_STEPS else MIN_CHUNK
+    unit = inner if 1 < inner <= chunk else least
     return -(-chunk // unit) * unit
 
 

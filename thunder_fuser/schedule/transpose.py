@@ -35,11 +35,9 @@ from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, T
 from thunder_fuser.schedule.scheduler import KernelMatch, NoMatch
 from thunder_fuser.target import Target
 
-# Each thread has one vector of a tile: of [1e8, 2] bf16 263 us, with 256 threads and 16 KiB 268, of
-# [8192, 8192] float32 186 and 190 (H100).
-THREADS = 512
+THREADS = 512  # two vectors each: with 256 threads and four, up to 2 % slower (H100, H200)
 LINE_BYTES = 128  # a tile's shorter side: a warp should read or write as much in one piece
-TILE_BYTES = (8192, 4096)  # tried in this order, until there are enough blocks
+TILE_BYTES = (16384, 8192, 4096)  # tried in this order, until there are enough blocks
 SMALLEST_TILE = 2048  # bytes
 BLOCKS_PER_SM = 4  # wanted; one is the least
 MAX_UNROLL = 8  # steps whose loads are under way at once
@@ -138,7 +136,7 @@ class Transpose(KernelMatch):
     def sides(self) -> tuple[Side, Side]:
         """The sides of a tile along `across` and along `inner`.
 
-        bf16 [8192, 8192] -> 64 x 64, 8 KiB; [1e8, 2] -> 2 x 2048
+        bf16 [8192, 8192] -> 64 x 128, 16 KiB; [1e8, 2] -> 2 x 4096
         """
         widest = max(self.itemsizes)
         extents = size_of(self.part, self.across), size_of(self.part, self.inner)
