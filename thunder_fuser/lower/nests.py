@@ -22,6 +22,7 @@ from thunder_fuser.lower.accumulators import each_lane, identity, join_scan
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.guards import whole_step
 from thunder_fuser.lower.scope import Scope
+from thunder_fuser.lower.size_arguments import has_a_length
 from thunder_fuser.lower.state import KernelState
 from thunder_fuser.schedule.axes import MAX_BYTES
 from thunder_fuser.schedule.loop_index import Edge, Guard
@@ -76,8 +77,7 @@ def _may_clip(ctx: Context, axis: IterDomain, guard: Guard) -> bool:
     growth = guard.growth(ctx.loops.loops[axis.name])
     if ctx.is_cpu:
         return growth == 1
-    is_serial = ctx.parallel_of(axis) is ParallelType.SERIAL and not axis.extent.is_known
-    return growth > 0 and is_serial and not ctx.part.scans
+    return growth > 0 and not ctx.part.scans and not has_a_length(ctx.scheduled, axis)
 
 
 def _lanes(state: KernelState, scope: Scope, work: Work) -> None:

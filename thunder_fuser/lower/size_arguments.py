@@ -58,13 +58,13 @@ def loops_of(scheduled: ScheduledFusion) -> Domain:
     """The loops of a kernel. If the text must know a loop's length, it is a plain number."""
     return tuple(
         replace(axis, extent=const(int(axis.extent.value)))
-        if _has_a_length(scheduled, axis)
+        if has_a_length(scheduled, axis)
         else axis
         for axis in scheduled.loop
     )
 
 
-def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
+def has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
     """True if a thread walks the axis in a loop whose length the text must know."""
     if axis.parallel.is_block:
         return axis.parallel is ParallelType.CLUSTER
