@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -138,6 +139,14 @@ def test_reads_images_twice(name: str) -> None:
     texts = [one.text for one in graph[0].sources(graph[1], target=target)]
     assert all(f"= ldv<{16 // itemsize}>(T0" in text for text in (texts[0], texts[-1]))
     assert "index_mod(index_div((i_i" not in texts[-1]  # no element looks for its own group
+
+
+@pytest.mark.parametrize("name", ["8 channels", "10 channels", "one image", "f32, 10 channels"])
+def test_runs_fill_the_device(name: str) -> None:
+    """The blocks that sum columns are those that the runs were chosen for."""
+    graph, target = FIRES[name]
+    source = graph[0].sources(graph[1], target=target)[0]
+    assert 0.9 * target.sm_count < prod(source.grid) <= 2 * target.sm_count
 
 
 def test_f32_reads_images_once_more() -> None:

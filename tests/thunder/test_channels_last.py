@@ -86,7 +86,7 @@ def test_a_weight_of_1_x_1_lies_in_both_orders(taken: None) -> None:
     model, image = Images().double(), torch.randn(2, 3, 9, 9, dtype=torch.float64)
     jitted = jit(model, strict=True)
     jitted(image).sum().backward()
-    with torch.profiler.profile(record_shapes=True) as profiler:
+    with torch.profiler.profile(record_shapes=True, acc_events=True) as profiler:
         jitted(image).sum().backward()
     copies = [event.input_shapes[0] for event in profiler.events() if event.name == "aten::copy_"]
     assert [8, 8, 3, 3] in copies and [8, 8, 1, 1] not in copies

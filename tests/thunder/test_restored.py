@@ -241,3 +241,33 @@ def test_volumes_and_masks_of_one_channel() -> None:
     with torch.no_grad():
         check([jitted(image)], [model(image)])
     check(*steps(model, jit(model, strict=True), image))
+
+
+class Mask(nn.Module):
+    """Images of one channel, which lie in both orders."""
+
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.last(self.second(self.norm(self.first(x)).relu()).relu() + 1)
+        return made
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 9), (2, 9), (4, 1)])
+def test_a_result_may_be_written_in_place(channels: int, size: int) -> None:
+    """Also where it lies in memory as in eager's order, and is only seen with other strides."""
+    model = Mask(channels).double().eval()
+    jitted, image = jit(model, strict=True), torch.randn(2, 3, size, size, dtype=torch.float64)
+    found, wanted = (one(image) for one in (jitted, model))
+    assert found.stride() == wanted.stride()
+    for result in (found.sigmoid_(), wanted.sigmoid_()):
+        result.sum().backward()
+    torch.testing.assert_close(found, wanted)
+    with torch.no_grad():
+        result = jitted(image)
+    weight = torch.full_like(result, 2.0).requires_grad_()
+    result.mul_(weight).sum().backward()
+    torch.testing.assert_close(weight.grad, model(image).detach())

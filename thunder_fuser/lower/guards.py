@@ -56,7 +56,7 @@ def clip(scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar
     j = t + 128*s, s < 30, j < 3800:  s < min(30, (3800 - t + 127) / 128)
 
     Its steps have no branch, so that the loads of several overlap. Where no step is valid, the
-    number is 0 or negative, however C rounds it.
+    number is 0 or negative; what is divided never is negative (Scalar's division).
     """
     define(scope, guard.variable, guard.value)
     factor = guard.growth(variable)

@@ -23,8 +23,8 @@ much as two passes do; if all others are near the mean and f is far from it, up 
 So sums must be wider than what they add. T6 to T9 are
 
     Float     on a GPU, of what was cast from 16 bits
-    Double    on a CPU, and on a GPU that computes with Double at half of Float's speed: this costs
-              less than reading memory once more
+    Double    on a CPU, and on a GPU that computes with Double at half of Float's speed, but not
+              under `repeatable`: this costs less than reading memory once more
 
 Rows that are all equal give k * u**2, as two passes do: T7 and T9 are 0. NaN and infinite elements
 give NaN, as two passes do.
@@ -168,9 +168,9 @@ def _wide_type(
 ) -> DataType | None:
     """The type of the new sums, wider than x; None if two passes cost less.
 
-    Whether a view is in the fusion of the cast before it depends on the surroundings, so under
-    `repeatable` only a cast itself counts as one from 16 bits. On a CPU the kept axes must be
-    fastest: sums of Double along a row take longer than reading it once more.
+    What else is in the fusion of x depends on the surroundings, so under `repeatable` a GPU takes
+    only a cast itself, not a view behind it. On a CPU the kept axes must be fastest: sums of Double
+    along a row take longer than reading it once more.
     """
     if target.is_cpu:
         name = spread.record.outputs[0]
@@ -184,7 +184,7 @@ def _wide_type(
     dtypes = [whole.tensors[name].dtype for name in operands]
     if any(dtype.is_float and dtype.bytes <= NARROW for dtype in dtypes):
         return DataType.Float
-    return DataType.Double if target.has_fast_doubles else None
+    return DataType.Double if target.has_fast_doubles and not options.repeatable else None
 
 
 # ---- writing the new sums

@@ -34,8 +34,8 @@ from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, 
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # elements of a run: the partial results of shorter runs would be too many bytes
-# Rows of four steps of a block with 128 rows, whose loads are under way at once; the steps behind
-# them wait one by one. Of a million rows of 64 bf16: 35.0 -> 34.5 us (H200).
+# Rows of four steps of a block that reads 128 at once. Their loads are under way together; steps
+# behind the last four wait one by one. A million rows of 64 bf16: 35.0 -> 34.5 us (H200).
 FOUR_STEPS = 512
 MIN_ELEMENTS = 1 << 16  # a smaller reduction ends before a second kernel would start
 MAX_ON_CHIP = 1 << 18  # elements: every reduction of a longer row reads it from memory again anyway
@@ -195,9 +195,8 @@ def short_runs(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
 
         (X + Y) * (1 + 48 / 16) = 8 * X      ->  2 * X + Y = 3 * X,  for images Y of X bytes
 
-    A variance is in the first read if it is computed as one_pass_variance.py does, which needs x of
-    16 bits. Without that it is one more. Under `repeatable` all stays as it is: which reduction is
-    first is not known from its own sizes.
+    A variance is in the first read if one_pass_variance.py takes it, else it is one more. Under
+    `repeatable` all stays as it is: which reduction is first is not known from its own sizes.
     """
     whole = Parts(fusion).of(fusion.exprs)
     chunked = any(record.attr("chunk") is not None for record in whole.reductions)
@@ -291,7 +290,7 @@ class InPieces:
         rows, last = prod(extents), self.order.index(self.outer[-1])
         row = size_of(self.whole, self.order[last + 1 :]) * _itemsize(self.whole)
         others = size_of(self.whole, set(self.order[:last]).difference(self.outer))
-        blocks = others * -(-row // COLUMN_BYTES)  # for each run
+        blocks = -(-others * row // COLUMN_BYTES)  # for each run
         sm_count = self.target.sm_count
 
         def price(runs: int) -> int:
@@ -353,7 +352,11 @@ def _chunk(
     is_busy = 2 * units >= target.sm_count and not target.is_cpu
     if is_inner and is_busy and rows * results * _itemsize(whole) <= target.launch_bytes:
         return 0  # half of the SMs read it in less time than a second kernel takes
-    chunk = _whole_rows(run, [whole.extents[name].value for name in order if name in reduced])
+    extents = [whole.extents[name].value for name in order if name in reduced]
+    chunk = _whole_rows(run, extents)
+    rest = -run % FOUR_STEPS
+    if not is_inner and not target.is_cpu and len(extents) == 1 and rest <= run // 10:
+        chunk = run + rest
     return chunk if chunk < rows else 0
 
 
@@ -399,11 +402,9 @@ def _run_of_block(rows: int, least: int, shape: RowShape, target: Target) -> int
 
 
 def _whole_rows(chunk: int, extents: list[int]) -> int:
-    """The chunk rounded up to whole inner axes, or to whole vectors where it is shorter. Of one
-    axis, a long chunk has whole groups of four steps."""
+    """The chunk rounded up to whole inner axes, or to whole vectors where it is shorter."""
     inner = prod(extents[1:])
-    least = FOUR_STEPS if chunk >= 4 * FOUR_STEPS else MIN_CHUNK
-    unit = inner if 1 < inner <= chunk else least
+    unit = inner if 1 < inner <= chunk else MIN_CHUNK
     return -(-chunk // unit) * unit
 
 

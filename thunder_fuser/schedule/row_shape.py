@@ -91,8 +91,8 @@ def fits_registers(columns: int, target: Target) -> bool:
 
 def _shape_with(columns: int, sums: int, x: int, cluster: int, width: int = 0) -> RowShape:
     """The shape with x threads of each block along a row. A column takes registers of its thread:
-    one for its input, one for work, and two for each sum. Columns that are loaded one by one take
-    what two sums need: 64 in all for 8 of them (NVRTC 13.0, sm_90a, 2026-11)."""
+    one for its input, one for work, and two for each sum; if it is loaded alone, two for each sum,
+    but at least four: 64 in all for 8 columns with two sums (NVRTC 13.0, sm_90a, 2026-11)."""
     y = max(128 // x, 1) if cluster == 1 else 1
     each = 2 + 2 * sums if columns % 2 == 0 else 2 * max(sums, 2)
     registers = OWN_REGISTERS + _share(columns, x * cluster) * each

@@ -35,7 +35,9 @@ from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, T
 from thunder_fuser.schedule.scheduler import KernelMatch, NoMatch
 from thunder_fuser.target import Target
 
-THREADS = 512  # two vectors each: with 256 threads and four, up to 2 % slower (H100, H200)
+# Of a tile and of half a tile: two vectors each. With four a transpose is up to 2 % slower (H100,
+# H200), with one up to 9 % (H200).
+THREADS, HALF_THREADS = 512, 256
 LINE_BYTES = 128  # a tile's shorter side: a warp should read or write as much in one piece
 TILE_BYTES = (16384, 8192, 4096)  # tried in this order, until there are enough blocks
 SMALLEST_TILE = 2048  # bytes
@@ -155,10 +157,12 @@ class Transpose(KernelMatch):
         return self.kept_size // prod(sizes) * prod(tiles)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        return self.tiled(alignment, *self.sides())
+        across, inner = self.sides()
+        is_half = across.length * inner.length * max(self.itemsizes) <= TILE_BYTES[1]
+        return self.tiled(alignment, across, inner, HALF_THREADS if is_half else THREADS)
 
     def tiled(
-        self, alignment: dict[str, int], across: Side, inner: Side, threads: int = THREADS
+        self, alignment: dict[str, int], across: Side, inner: Side, threads: int
     ) -> ScheduledFusion:
         """The schedule with a tile of these sides."""
         producer = self.part.producer
@@ -301,10 +305,10 @@ def _walk(
     """The loops over a block's tile, with vectors along the second side; None if the width does not
     divide that. block: the side by which tiles are numbered, threads, whether steps are unrolled.
 
-    [rest, a{8192}, b{8192}], 64 x 128 by 8, 256 threads:
-        [rest*a.o*b.o.o@blockIdx.x, step{4}, thread{256}@threadIdx.x, b.i{8}@vectorize]
+    [rest, a{8192}, b{8192}], 64 x 128 by 8, 512 threads:
+        [rest*a.o*b.o.o@blockIdx.x, step{2}, thread{512}@threadIdx.x, b.i{8}@vectorize]
     [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis, in one run of memory
-        [rest*a*b.o.o@blockIdx.x, step{3}, thread{256}@threadIdx.x, a*b.i{8}@vectorize]
+        [rest*a*b.o.o@blockIdx.x, step{2}, thread{512}@threadIdx.x, a*b.i{8}@vectorize]
     """
     domain, (slow, fast), (across, threads, unrolled) = s.domain, sides, block
     rest = [axis.name for axis in domain if axis.name not in (*slow.axes, *fast.axes)]

@@ -126,7 +126,8 @@ def channels_last(image: torch.Tensor) -> torch.Tensor:
 
 def in_memory_of(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor | None:
     """The tensor seen with these strides; None if its elements lie in another order. The stride of
-    an axis of size 1 tells nothing: a weight of 1 x 1 is channels last and row-major.
+    an axis of size 1 tells nothing: a weight of 1 x 1 is channels last and row-major. Autograd does
+    not take it for a view, which nobody could write in place.
 
     [64, 32, 1, 1]: (32, 1, 32, 32)  ->  (32, 1, 1, 1)
     """
@@ -135,7 +136,7 @@ def in_memory_of(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor |
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if any(size != 1 and old != new for size, old, new in pairs):
         return None
-    return tensor.as_strided(tensor.shape, strides)
+    return tensor.as_strided(tensor.shape, strides).detach()
 
 
 # ----------------------------------------------------------------------------- of one primitive
