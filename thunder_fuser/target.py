@@ -25,7 +25,7 @@ class Target:
     """Facts about a device. kind: cuda or cpu. emulated: it runs CUDA source on the CPU.
 
     max_cluster: the most blocks that can access each other's shared memory (sm_90: 8 portably, 16
-    on Hopper). has_fast_doubles: it computes with Double at half of Float's speed.
+    on Hopper).
     """
 
     kind: str
@@ -39,7 +39,6 @@ class Target:
     bytes_in_flight_per_sm: int = 0
     simd_bytes: int = 16
     emulated: bool = False
-    has_fast_doubles: bool = False
     launch_seconds: float = 2.4e-6
     ops_per_byte: float = 7.0
 
@@ -47,6 +46,11 @@ class Target:
     def launch_bytes(self) -> int:
         """The cost of one more segment: the bytes that memory transfers in the time of a launch."""
         return int(self.launch_seconds * self.bandwidth_bytes_per_s)
+
+    @property
+    def has_fast_doubles(self) -> bool:
+        """True if a GPU computes with Double at half of Float's speed: A100, H100, H200, B200."""
+        return self.arch in ("sm_80", "sm_90a", "sm_100a")
 
     @property
     def is_cpu(self) -> bool:
@@ -60,7 +64,6 @@ def _hopper(
         "cuda", name, "sm_90a", sm_count=132, max_threads_per_sm=2048,
         smem_bytes_per_block=227 * 1024, max_cluster=16, bandwidth_bytes_per_s=bandwidth,
         bytes_in_flight_per_sm=in_flight, emulated=emulated, ops_per_byte=ops_per_byte,
-        has_fast_doubles=True,
     )  # fmt: skip
 
 
@@ -69,7 +72,7 @@ H100 = _hopper("h100", 3.35e12, 32 * 1024, 8.7)
 A100 = Target(
     "cuda", "a100", "sm_80", sm_count=108, max_threads_per_sm=2048,
     smem_bytes_per_block=163 * 1024, bandwidth_bytes_per_s=2.0e12,
-    bytes_in_flight_per_sm=16 * 1024, ops_per_byte=5.0, has_fast_doubles=True,
+    bytes_in_flight_per_sm=16 * 1024, ops_per_byte=5.0,
 )  # fmt: skip
 EMULATOR = _hopper("emulator", 4.8e12, 48 * 1024, 6.1, emulated=True)
 CPU = Target(

@@ -8,12 +8,11 @@ import re
 import pytest
 import torch
 from helpers.cases import poisoned
-from helpers.graphs import softmax
+from helpers.graphs import softmax, summed
 from helpers.kernels import scheduled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import const, symbol
 from thunder_fuser.lower.context import Context
@@ -68,19 +67,11 @@ def test_uneven_growth() -> None:
         assert Guard("i1", j, value, const(50)).growth(loop) == 0
 
 
-def column_sum(rows: int, columns: int, device: str = "meta") -> tuple[FusionDefinition, list]:
-    x = torch.randn(rows, columns, device=device).bfloat16()
-    with FusionDefinition() as fd:
-        wide = fd.ops.cast(fd.from_pytorch(x), DataType.Float)
-        fd.add_output(fd.ops.sum(wide, dims=[0]))
-    return fd, [x]
-
-
 @pytest.mark.parametrize("shape", [(1_000_003, 64), (99_991, 100), (77, 4096)])
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_loads_of_a_sum_are_behind_no_branch(shape: tuple[int, int], repeatable: bool) -> None:
     """Where neither the threads nor the runs divide the rows."""
-    fd, inputs = column_sum(*shape)
+    fd, inputs = summed(*shape, dims=[0], dtype=DataType.BFloat16)
     with options(repeatable=repeatable):
         text = fd.sources(inputs, target="h200")[0].text
     loop = re.search(r"  #pragma unroll (4|8)\n  for \(i32 j(.|\n)*?\n  }\n", text)
@@ -90,7 +81,7 @@ def test_loads_of_a_sum_are_behind_no_branch(shape: tuple[int, int], repeatable:
 @pytest.mark.parametrize("shape", [(4099, 9), (1031, 33), (300, 130), (7, 70), (66_001, 1)])
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_sums_of_odd_columns(shape: tuple[int, int], repeatable: bool) -> None:
-    fd, inputs = column_sum(*shape, device="cpu")
+    (fd, _), x = summed(*shape, dims=[0]), torch.randn(shape)
     with options(repeatable=repeatable), poisoned():
-        (found,) = fd.execute(inputs, target="emulator")
-    torch.testing.assert_close(found.double(), inputs[0].double().sum(0), rtol=1e-5, atol=1e-4)
+        (found,) = fd.execute([x], target="emulator")
+    torch.testing.assert_close(found.double(), x.double().exp().sum(0), rtol=1e-5, atol=1e-4)

@@ -29,7 +29,7 @@ from thunder_fuser.target import CPU, H200, TARGETS, Target
 D = DataType
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 IMAGES = (0, 2, 3)  # what a batch norm sums over
-SLOW_DOUBLES = replace(H200, has_fast_doubles=False)
+SLOW_DOUBLES = replace(H200, arch="sm_89")
 
 
 def images(*shape: int, dtype: torch.dtype = BF16, last: bool = True) -> torch.Tensor:

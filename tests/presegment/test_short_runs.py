@@ -29,7 +29,7 @@ from thunder_fuser.target import A100, CPU, H200, Target
 
 D = DataType
 BF16, F32 = torch.bfloat16, torch.float32
-SLOW_DOUBLES = replace(H200, has_fast_doubles=False)
+SLOW_DOUBLES = replace(H200, arch="sm_89")
 
 
 def split(graph: Graph, target: Target) -> tuple[Fusion, Fusion]:

@@ -59,9 +59,6 @@ def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
     return known[dtype] if dtype in known else from_torch_dtype(dtype)  # type: ignore[arg-type,index]
 
 
-FAST_DOUBLES = {(8, 0), (9, 0), (10, 0)}  # A100, H100 and H200, B200
-
-
 @cache
 def target_of_device(index: int) -> Target:
     """The Target of a CUDA device: the known one with its name, else A100, with its own counts."""
@@ -75,7 +72,6 @@ def target_of_device(index: int) -> Target:
         arch=f"sm_{facts.major}{facts.minor}{suffix}",
         sm_count=facts.multi_processor_count,
         max_threads_per_sm=facts.max_threads_per_multi_processor,
-        has_fast_doubles=(facts.major, facts.minor) in FAST_DOUBLES,
         max_cluster=max(base.max_cluster, 8) if facts.major >= 9 else 1,
         smem_bytes_per_block=facts.shared_memory_per_block_optin,
     )

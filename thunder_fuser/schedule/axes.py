@@ -30,7 +30,6 @@ SHORTEST_SHIFTED = 1024  # columns: the partial vectors at both ends of shorter 
 
 RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop if an index or a branch changes within a row
 
-EVERY: Axes = frozenset()  # all axes, where a scheduler names those that a thread walks
 # Transforms the axes for vectors of a width. The result is false if the width does not divide them.
 Build = Callable[[Transforms, int], object]
 
@@ -177,7 +176,7 @@ def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None
 
 
 def best_width(
-    part: Part, domain: Domain, build: Build, alignment: dict[str, int], walked: Axes = EVERY
+    part: Part, domain: Domain, build: Build, alignment: dict[str, int], walked: Axes = frozenset()
 ) -> int:
     """The narrowest of the vector widths with the fewest memory instructions an element.
 
