@@ -216,7 +216,7 @@ def test_sizes_are_arguments_of_the_launch() -> None:
         _sources(fd, [meta(2, rows, 4096, dtype=BF16)], named("h200"))[0] for rows in (100, 300)
     )
     assert first.text == second.text and "4096" not in first.text
-    assert (first.grid, second.grid) == ((100, 1, 1), (300, 1, 1))
+    assert (first.grid, second.grid) == ((200, 1, 1), (600, 1, 1))
 
 
 def test_indices_of_64_bits_where_a_position_needs_them() -> None:

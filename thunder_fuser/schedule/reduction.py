@@ -31,6 +31,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import (
     LONGEST_SHARED,
+    Build,
     collapse,
     even_lanes,
     row_shift,
@@ -50,8 +51,15 @@ CPU_COLUMNS = 256
 # 4095 columns of bf16: RMS norm, two passes, 84 -> 94 % of clone; layer norm, three, 76 -> 66 %.
 # Without weights: softmax 87 -> 91 %, its backward 89 -> 101 % (H200).
 SHIFTED_PASSES = 2
-# Threads for a row, by its length: (longest row, threads). Short rows share a block.
-ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 62, 256))
+# Threads of a row, by what it moves: ADR 58. More threads would repeat what each computes of the
+# whole row, and fewer have too few loads under way. Where rows are fewer than SMs, half of both.
+MOVED_BYTES, VECTORS = 64, 2  # of a thread, at least
+SHIFTED_MOVED = 4  # times as much if it tests its first and last steps
+MOST_THREADS, MOST_FEW_ROWS = 256, 512
+NEIGHBOURS = 32  # elements that neighbouring threads load at once: whole sectors
+BLOCK_THREADS = 128  # at least
+# Blocks begin one after another, 1.2 ns apart on an H200, so each of many moves this much.
+BLOCK_BYTES, MANY_BLOCKS = 6144, 16  # MANY_BLOCKS: for each SM
 SCANNED_CHUNK = 1024  # elements that a CPU scans at once: an array that fits its first-level cache
 COLUMN_THREADS = 64  # of a block whose threads scan columns
 SCANNED_ROW_THREADS = 256  # at most, of one row
@@ -185,7 +193,9 @@ def _may_shift(match: Rows) -> bool:
 def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisions:
     if match.has_order:
         row = row_of(match.reduced_size, match.target, match.chunk, plane=match.plane)
-        return inner_with(match, alignment, row.threads, cluster=row.cluster, width=row.width)
+        x, cluster = row.threads[0], row.cluster
+        y = _rows_of_block(match, x) if cluster == 1 else 1
+        return inner_with(match, alignment, (x, y), cluster=cluster, width=row.width)
     columns = match.chunk or match.reduced_size
     if rows := rows_of_product(match)[0]:
         x = 1 << (-(-columns // (PRODUCT_SHARE * rows)) - 1).bit_length()
@@ -193,16 +203,42 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         x *= 1 + (results < FEW_RESULTS * rows * match.target.sm_count)
         x = min(max(x, 8), PRODUCT_THREADS[rows > 1])
         return inner_with(match, alignment, (x, 256 // x))
-    x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
-    block = 256 if columns > 16384 else 128
-    while match.kept_size < match.target.sm_count and x < 1024 and x * 32 < columns:
-        x *= 2  # few rows: more parallelism is only possible along the row
-    decisions = inner_with(match, alignment, (x, max(block // x, 1)), shifted=shifted)
-    vectors = -(-columns // decisions[0].vectorize)
-    if vectors > x // 2:
-        return decisions
-    x = 1 << (vectors - 1).bit_length()  # a short row has no vectors for more threads
-    return inner_with(match, alignment, (x, block // x), shifted=shifted)
+    width, _ = match.widest(_inner_build(match, (1, 1), 1, shifted), alignment)
+    x = _threads_of_row(match, columns, width)
+    threads = (x, _rows_of_block(match, x))
+    return inner_with(match, alignment, threads, width=width, shifted=shifted)
+
+
+def _threads_of_row(match: Rows, columns: int, width: int) -> int:
+    """The threads that share `columns` elements of a row, in vectors of `width`.
+
+    bf16 -> bf16, vectors of 8:     256 columns -> 16   1024 -> 64   4096 -> 256   16384 -> 256
+    float32 -> float32, of 4:       256 columns -> 32   1024 -> 128  4096 -> 256
+    """
+    rows, vectors = match.kept_size * -(-match.reduced_size // columns), -(-columns // width)
+    few = rows < match.target.sm_count
+    times = SHIFTED_MOVED if columns % width and not few else 1
+    shares = (columns * _bytes_of_element(match), MOVED_BYTES * times), (vectors, VECTORS * times)
+    most = min(-(-whole * (1 + few) // share) for whole, share in shares)
+    least = min(vectors, NEIGHBOURS // width)
+    x = max(1 << (most.bit_length() - 1), 1 << (least - 1).bit_length())
+    return min(x, MOST_FEW_ROWS if few else MOST_THREADS)
+
+
+def _rows_of_block(match: Rows, x: int) -> int:
+    """The rows that a block with x threads for each takes side by side."""
+    row_bytes = match.reduced_size * _bytes_of_element(match)
+    y, most = max(BLOCK_THREADS // x, 1), match.kept_size // (MANY_BLOCKS * match.target.sm_count)
+    while y * row_bytes < BLOCK_BYTES and 2 * y <= most and 2 * y * x <= 1024:
+        y *= 2
+    return y
+
+
+def _bytes_of_element(match: Rows) -> int:
+    """What the part reads and writes of each element of its rows."""
+    part, axes = match.part, {*match.kept, *match.reduced}
+    moved = [part.tensors[n] for n in (*part.inputs, *part.outputs) if axes <= set(part.axes(n))]
+    return max(sum(tensor.dtype.bytes for tensor in moved), 1)
 
 
 def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
@@ -233,8 +269,15 @@ def inner_with(
 
     With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
     """
-    chunk = match.chunk
     x, y = threads[0], threads[1] if match.kept else 1
+    build = _inner_build(match, (x, y), cluster, shifted)
+    width, transforms = match.widest(build, alignment, width)
+    return HeuristicParams(match.name, width, (x, y), cluster=cluster), transforms
+
+
+def _inner_build(match: Rows, threads: tuple[int, int], cluster: int, shifted: bool) -> Build:
+    """What makes the transforms of `inner_with` for a width."""
+    chunk, (x, y) = match.chunk, threads
 
     def build(s: Transforms, width: int) -> bool:
         divides = match.reduced_size % width == 0 and chunk % width == 0
@@ -249,8 +292,7 @@ def inner_with(
         s.bind(TIDX=s.deal(vectors, x, cluster), VECTORIZE=lane)
         return True
 
-    width, transforms = match.widest(build, alignment, width)
-    return HeuristicParams(match.name, width, (x, y), cluster=cluster), transforms
+    return build
 
 
 def _runs(s: Transforms, match: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:

@@ -39,8 +39,7 @@ MOST_COLUMNS = 24  # of a thread
 ODD_COLUMNS = 8  # of a thread without vectors: more instructions a byte, so more threads share them
 ENOUGH = 7680  # columns in progress in an SM: more do not make it faster
 THREADS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-MOST_CLUSTER = 4
-CLUSTERS = (1, 2, MOST_CLUSTER)
+CLUSTERS = (1, 2)
 # {number of sums: prices of one, two and three vectors of 8 columns a thread}. With several sums,
 # one vector leaves little to overlap; three take registers from other blocks.
 PRICES = {1: (0.0, 0.03, 0.22), 2: (0.05, 0.0, 0.22)}
@@ -48,7 +47,7 @@ FEW_WARPS = 0.6  # if three vectors leave an SM with fewer than nine warps
 IDLE = 2.2  # of threads without columns, which still wait at every barrier
 SHORT, SHORT_ALONE = 0.5, 1.2  # if columns are fewer than ENOUGH; more for one block in an SM
 LEAST_OF_CLUSTER = 96  # threads of a block in a cluster; a row that needs fewer needs no cluster
-CLUSTER_PRICES = {2: 0.15, 4: 1.0}  # clusters of more than two blocks wait for free SMs
+CLUSTER_PRICE = 0.15  # clusters of more than two blocks would wait for free SMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def row_shape(columns: int, sums: int, target: Target) -> RowShape:
     >>> [(s.threads, s.cluster, s.blocks) for n in (5120, 16384) for s in [row_shape(n, 2, H200)]]
     [((160, 1), 2, 3), ((512, 1), 2, 1)]
     """
-    return _best_shape(columns, sums, CLUSTERS if target.max_cluster >= MOST_CLUSTER else (1,))
+    return _best_shape(columns, sums, CLUSTERS if target.max_cluster > 1 else (1,))
 
 
 def _best_shape(columns: int, sums: int, clusters: tuple[int, ...]) -> RowShape:
@@ -86,7 +85,7 @@ def _best_shape(columns: int, sums: int, clusters: tuple[int, ...]) -> RowShape:
 
 def fits_registers(columns: int, target: Target) -> bool:
     """True if some block or cluster can keep sums for all columns in registers."""
-    return columns <= MOST_COLUMNS * THREADS[-1] * min(target.max_cluster, MOST_CLUSTER)
+    return columns <= MOST_COLUMNS * THREADS[-1] * min(target.max_cluster, CLUSTERS[-1])
 
 
 def _shape_with(columns: int, sums: int, x: int, cluster: int, width: int = 0) -> RowShape:
@@ -119,7 +118,7 @@ def _price(shape: RowShape, columns: int, sums: int) -> tuple[float, ...]:
     idle = share * x * cluster / columns - 1
     short = max(1 - columns * y * shape.blocks / cluster / ENOUGH, 0)
     alone = shape.blocks == 1
-    price = IDLE * idle + CLUSTER_PRICES.get(cluster, 0.0) + FEW_WARPS * (share > 16 and x < 96)
+    price = IDLE * idle + CLUSTER_PRICE * (cluster > 1) + FEW_WARPS * (share > 16 and x < 96)
     price += SHORT_ALONE * short if alone else SHORT * short
     price += 0.0 if alone else PRICES[min(sums, 2)][min(-(-share // 8), 3) - 1]
     impossible = share > MOST_COLUMNS or (cluster > 1 and x < LEAST_OF_CLUSTER)
