@@ -265,11 +265,21 @@ def _merged_beside_a_sum_of_its_sizes(fd: Recorder) -> Value:
     return fd.ops.sum(fd.ops.mul(merged, t), [0, 2])
 
 
+def _stored_slices(fd: Recorder) -> Value:
+    """The cache is returned as the argument."""
+    cache = fd.define_tensor([2, 8, 4], True, donated=True)
+    index = fd.define_tensor([1], True, dtype=D.Int)
+    whole = fd.ops.index_copy(cache, index, fd.ops.neg(x(fd, 2, 1, 4)), 1)
+    fd.add_output(whole, alias_input=cache)
+    return whole
+
+
 FIRES: tuple[tuple[str, Build], ...] = (
     ("localise", _on_devices),
     ("lay_out", _laid_out),
     ("lay_out", _laid_out_between),
     ("lay_out", _transposed_result),
+    ("index_stores", _stored_slices),
     ("share_results", _reshaped_argument),
     ("fold_scalars", _folded_size),
     ("fold_scalars", _folded_shape),
@@ -541,6 +551,14 @@ def _merged_input_as_result(fd: Recorder) -> Value:
     return fd.ops.reshape(t, [8, 8])
 
 
+def _stored_slices_of_a_read_argument(fd: Recorder) -> Value:
+    cache = fd.define_tensor([2, 8, 4], True, donated=True)
+    index = fd.define_tensor([1], True, dtype=D.Int)
+    whole = fd.ops.index_copy(cache, index, fd.ops.neg(x(fd, 2, 1, 4)), 1)
+    fd.add_output(whole, alias_input=cache)
+    return fd.ops.exp(cache)
+
+
 def _reshaped_argument_with_gaps(fd: Recorder) -> None:
     t = fd.define_tensor([8, 4], [False, True], strides=[8, 1])
     fd.add_output(fd.ops.reshape(t, [32]), shares=True)
@@ -554,6 +572,7 @@ def _merged_of_some(fd: Recorder) -> Value:
 STAYS: tuple[tuple[str, Build], ...] = (
     ("localise", _transposed_result),
     ("lay_out", _set_result),
+    ("index_stores", _stored_slices_of_a_read_argument),
     ("share_results", _merged_input_as_result),
     ("share_results", _reshaped_argument_with_gaps),
     ("fold_scalars", _symbolic_size),

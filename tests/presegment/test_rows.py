@@ -166,13 +166,18 @@ def many(fd: FusionDefinition) -> None:
     fd.add_output(fd.ops.reshape(fd.define_tensor([4, 4], True, strides=[4, 1]), [16]), shares=True)
     long = fd.define_tensor([65536, 4], True)
     fd.add_output(fd.ops.sum(long, [0]))
+    cache, places = fd.define_tensor([9, 8], True, donated=True), fd.define_tensor([2], True, D.Int)
+    whole = fd.ops.index_copy(cache, places, fd.ops.exp(fd.ops.slice(x, [0, 0], [2, 8])), 0)
+    fd.add_output(whole, alias_input=cache)
+    fd.add_output(whole)
 
 
 def arguments() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    shapes = [(64, 8), (64, 0), (64, 8), (4, 4), (65536, 4)]
+    shapes = [(64, 8), (64, 0), (64, 8), (4, 4), (65536, 4), (9, 8)]
     values = [torch.randn(*shape, generator=generator) for shape in shapes]
-    return [value.bfloat16() if at == 2 else value for at, value in enumerate(values)]
+    values[2] = values[2].bfloat16()
+    return [*values, torch.tensor([7, 2])]
 
 
 def run(folder: Path, name: str, *, repeatable: bool) -> tuple[list[torch.Tensor], str]:

@@ -17,7 +17,7 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of
 from thunder_fuser.ir.rules import shapes
-from thunder_fuser.ir.rules.indexed import indexed_axis
+from thunder_fuser.ir.rules.indexed import indexed_axis, indexed_size
 from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, element, product
 
 Index = tuple[Scalar, ...]
@@ -208,7 +208,9 @@ def _looked_up(
     at = index_element(record, index, condition, tensors)
     axis = indexed_axis(record, len(source.shape))
     masked = _masked(source, others)
-    element = Point(source.name, (*masked[:axis], at, *masked[axis + 1 :]))
+    if record.op != "index_store":
+        masked = (*masked[:axis], at, *masked[axis + 1 :])
+    element = Point(source.name, masked)
     number = record.inputs[1 - record.row.source]
     return [element] if isinstance(number, Literal) else [Point(number, place), element]
 
@@ -221,8 +223,8 @@ def index_element(
     number = record.inputs[1 - record.row.source]
     if isinstance(number, Literal):
         return const(int(number.value))
-    size = source.sizes[indexed_axis(record, len(source.shape))]
-    return element(number, size, condition, _places(record, index, tensors)[0])
+    place, _ = _places(record, index, tensors)
+    return element(number, indexed_size(record, source), condition, place)
 
 
 def _places(
@@ -233,7 +235,7 @@ def _places(
     place = others = index
     if record.op == "embedding_fwd":
         place, others = index[:-1], (ZERO, *index[-1:])
-    elif record.op == "index_select":
+    elif record.op in ("index_select", "index_store"):
         axis = indexed_axis(record, len(index))
         place = index[axis : axis + 1]
     return (() if isinstance(number, Literal) else _masked(tensors[number], place)), others

@@ -16,11 +16,12 @@ from math import prod
 from typing import TypeVar
 
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_unit, pattern_of
-from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
+from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses, index_element
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.rules.indexed import indexed_axis
 from thunder_fuser.ir.rules.shapes import normalise_axes
 from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.strides import (
@@ -123,11 +124,21 @@ class Part:
         """The points that are read from memory or written to it, each with its position there."""
         tensors, stored = set(self.global_tensors), set(self.outputs)
         return {
-            point: offset(point.index, self.strides[point.name])
+            point: self.position(point)
             for point in self.demand.level
             if point.name in tensors
             and (point.name not in stored or point == self.demand.results[point.name])
         }
+
+    def position(self, point: Point) -> Scalar:
+        """Where an element is in memory, in elements. A result of index_store is in the slices of
+        the input that it overwrites."""
+        expr, index = self.producer.get(point.name), point.index
+        if expr is not None and expr.op == "index_store":
+            axis = indexed_axis(expr, len(index))
+            at = index_element(expr, index, point.condition, self.tensors)
+            index = (*index[:axis], at, *index[axis + 1 :])
+        return offset(index, self.strides[point.name])
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The axis classes of a tensor in logical order, without broadcasts."""

@@ -65,14 +65,16 @@ class Arguments:
 def arguments_of(part: Part, device: torch.device) -> Arguments:
     """Arguments that any kernel of the part can be called with."""
     most = _largest_integer(part)
-    tensors = {name: _value(part, name, device, most) for name in part.inputs}
     taken = dict(part.overwrites)
+    names = dict.fromkeys((*part.inputs, *taken.values()))
+    tensors = {name: _value(part, name, device, most) for name in names}
     results = tuple(
         tensors[taken[n]] if n in taken else _empty(part.tensors[n], part.strides[n], device)
         for n in part.outputs
     )
     first = {name: readable(tensors[name]).clone() for name in taken.values()}
-    return Arguments(part, device, tuple(tensors.values()), results, first)
+    values = tuple(tensors[name] for name in part.inputs)
+    return Arguments(part, device, values, results, first)
 
 
 def _largest_integer(part: Part) -> int:

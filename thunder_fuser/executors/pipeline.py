@@ -20,6 +20,7 @@ from thunder_fuser.executors.record.result_dtypes import where_types_agree
 from thunder_fuser.executors.regions.dead_views import drop_dead_views, drop_identity_views
 from thunder_fuser.executors.regions.donation import donate_last_reads
 from thunder_fuser.executors.regions.plan import Plan, PlanOptions
+from thunder_fuser.executors.regions.stores import store_in_regions
 from thunder_fuser.executors.regions.writes import (
     join_across_writes,
     refuse_stale_reads,
@@ -94,6 +95,7 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
     Pass(donate_last_reads),
     Pass(refuse_stale_reads, needed="it is a check"),
     Pass(join_across_writes),
+    Pass(store_in_regions),
     Pass(copy_to_eager_order),
     Pass(find_visible_results, needed="without it, every stride would count as hidden"),
     Pass(order_hidden_results),

@@ -109,6 +109,7 @@ flip: arg with these axes reversed.
 index_select: The slices of arg along dim that a vector of indices, or one index, names.
 take_along_axis: The elements of arg that the index names along dim; other axes are broadcast.
 gather: As take_along_axis, but the index may be shorter than arg and nothing is broadcast.
+index_store: arg, which as a result over an input replaces its slices at the indices along dim.
 embedding_fwd: The rows of weight that the integers of input name, scaled to max_norm if longer.
 full: A tensor of one number.
 iota: start, start + step, and so on, length numbers; Int by default.

@@ -251,6 +251,7 @@ _ROWS = (
            "input, weight, padding_idx=None, max_norm=None, norm_type=2.0, "
            "scale_grad_by_freq=False, sparse=False",
            "torch.nn.functional.embedding(a, b)", source=1),
+    _index("index_store", "arg, index, dim, size", "a.clone()"),
     # ---- factories
     _factory("full", "shape, fill_value, dtype", ("fill_value",), "a.to(dtype).expand(shape)", 0),
     _factory("iota", "length, start=0, step=1, dtype=None", ("start", "step"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar, const
@@ -199,7 +198,8 @@ def _store(
     for name in names:
         dtype, tile, point = ctx.dtype_of(name), state.tiles.get(name), ctx.demand.results[name]
         value = values.get(state, point, inner)
-        position = tile.position if tile else offset(point.index, ctx.part.strides[name])
+        plain = tile.position if tile else ctx.part.position(point)
+        (position,), _ = values.placed(state, inner, plain)
         aligned = MAX_BYTES if tile else ctx.alignment(name)
         store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, condition)
         if inner is outer or not ctx.is_vector(position, condition, dtype, aligned):

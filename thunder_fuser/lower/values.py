@@ -18,7 +18,7 @@ from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text, sizeless_text
-from thunder_fuser.ir.rules.indexed import indexed_axis
+from thunder_fuser.ir.rules.indexed import indexed_size
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import buffers
@@ -117,7 +117,7 @@ def _joined(state: KernelState, point: Point, scope: Scope) -> Computed:
 # ---- positions
 
 
-def _place(state: KernelState, scope: Scope, *places: Scalar) -> tuple[list[Scalar], Needs]:
+def placed(state: KernelState, scope: Scope, *places: Scalar) -> tuple[list[Scalar], Needs]:
     """(Positions and conditions with looked-up elements as variables, their needs)."""
     needs, names = NONE.union(*(at.symbols for at in places)), dict[Scalar, Scalar]()
     for element in [e for at in places for e in sorted(at.elements, key=lambda e: e.sort_key)]:
@@ -148,8 +148,8 @@ def _reader(part: Part, element: Scalar) -> OpRecord:
     """The op that reads at an element as the index; the first, if there are several."""
     for expr in part.exprs:
         if expr.row.kind is OpKind.INDEX and element.args[0] in expr.inputs:
-            sizes = part.tensors[str(expr.inputs[expr.row.source])].sizes
-            if sizes[indexed_axis(expr, len(sizes))] == element.args[1]:
+            source = part.tensors[str(expr.inputs[expr.row.source])]
+            if indexed_size(expr, source) == element.args[1]:
                 return expr
     raise ValueError(f"{element}: no op of the part reads at it")
 
@@ -176,7 +176,7 @@ def _load(state: KernelState, point: Point, scope: Scope) -> Computed:
         name = state.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
         vector = scope.define(nodes.Let(name, ring.dtype, ring, ring.width), needs)
         return _lane_of(state.ctx, vector)
-    (position, condition), needs = _place(state, scope, position, point.condition)
+    (position, condition), needs = placed(state, scope, position, point.condition)
     load = nodes.Load(view.name, position, view.dtype, 1, condition)
     return scope.define(nodes.Let(state.name(f"{view.name}_e", point), view.dtype, load), needs)
 
@@ -205,7 +205,7 @@ def _every_second(
     whole = ctx.width > 1 and ctx.loops.edge is None and ctx.elements(point.name) % width == 0
     if place is None or not whole:
         return None
-    (base, condition), needs = _place(state, scope, starts[place], point.condition)
+    (base, condition), needs = placed(state, scope, starts[place], point.condition)
     load = nodes.Load(point.name, base, ctx.dtype_of(point.name), width, condition)
     name = state.name(f"{point.name}_w", (base, condition))
     scope.define(nodes.Let(name, load.dtype, load, width), needs)
@@ -235,7 +235,7 @@ def _ring(ctx: Context, point: Point, position: Scalar) -> nodes.RingLoad | None
 
 def _load_vector(state: KernelState, point: Point, position: Scalar, scope: Scope) -> Computed:
     ctx, view = state.ctx, state.ctx.part.tensors[point.name]
-    (base, condition), needs = _place(state, scope, position - ctx.lane_symbol, point.condition)
+    (base, condition), needs = placed(state, scope, position - ctx.lane_symbol, point.condition)
     # Past the end of a row comes another row, which the lanes' work ignores.
     limit = None if ctx.loops.edge is None else ctx.elements(view.name)
     load = nodes.Load(
@@ -268,7 +268,7 @@ def _compute(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> 
     kind = expr.row.kind
     if kind is OpKind.INDEX:
         # The index is checked even if the place does not matter, as in an expanded source.
-        _place(state, scope, *state.ctx.lookups(point))
+        placed(state, scope, *state.ctx.lookups(point))
         return _held(state, state.ctx.demand.reads[point][-1], scope)
     if kind is OpKind.POINTWISE:
         return _math(state, point, expr, scope)
@@ -387,7 +387,7 @@ def _factory(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> 
         source_type = state.ctx.dtype_of(expr.inputs[0])
         value: nodes.Value = nodes.Math("cast", operands[:1], (source_type,), dtype)
         return scope.define(_let(state, point, expr, value), needs)
-    (index,), more = _place(state, scope, point.index[0])
+    (index,), more = placed(state, scope, point.index[0])
     start, stride = (o.value if isinstance(o, Literal) else None for o in operands)
     if dtype.is_int and isinstance(start, int) and isinstance(stride, int):
         last = abs(start) + abs(stride) * int(index.hi)
@@ -423,7 +423,7 @@ def _random(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> C
         scope.define(words, needs | words.first.symbols)
         at = state.ctx.lane_symbol + words.first % view.dtype.random_share
         element = nodes.Lane(words.name, at)
-    (position,), more = _place(state, scope, position)
+    (position,), more = placed(state, scope, position)
     value = nodes.Random(expr.op, position, operands, view.dtype, element)
     return scope.define(_let(state, point, expr, value), needs | more)
 
@@ -462,7 +462,7 @@ def _move(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> Com
         where.append(const(1))
     result, needs = values[-1]
     for (operand, symbols), when in zip(values[-2::-1], where[-2::-1], strict=True):
-        (condition,), more = _place(state, scope, when)
+        (condition,), more = placed(state, scope, when)
         needs |= symbols | more
         name = state.name(state.ctx.local(point.name), (point, condition, result))
         choose = nodes.Choose(condition, operand, result, dtype)

@@ -21,6 +21,7 @@ from thunder_fuser.ir.rules.verify import verify
 from thunder_fuser.presegment import simplify
 from thunder_fuser.presegment.few_rows import PRODUCTS, few_rows
 from thunder_fuser.presegment.float_joins import remove_exact_roundings, widen_joins
+from thunder_fuser.presegment.index_stores import index_stores
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.materialize_broadcasts import (
     materialize_broadcasts,
@@ -42,6 +43,7 @@ _COSTLY = frozenset(row.name for row in OPS.values() if is_costly(row))
 PASSES: tuple[FusionPass, ...] = (
     FusionPass(lay_out, frozenset(LAYOUT), needed="kernels know layouts only as strides"),
     FusionPass(few_rows, frozenset(PRODUCTS), for_target=True),
+    FusionPass(index_stores, frozenset({"index_copy"})),
     FusionPass(simplify.share_results, frozenset({"add_output"})),
     FusionPass(simplify.fold_scalars, _ANY),
     FusionPass(simplify.remove_empty, frozenset({"pad", "cat"})),

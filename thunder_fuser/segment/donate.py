@@ -81,11 +81,13 @@ def _pairs(
 def _fits(segment: Segment, target: str, output: str) -> bool:
     """True if they lie alike, and the target is read only for results at the same place."""
     part = segment.part
+    if part.producer[output].op == "index_store" or not segment.scheduler.makes_kernel:
+        return segment.scheduler.makes_kernel  # of the first, nothing reads the target
     a, b = part.tensors[target], part.tensors[output]
     if (a.dtype, a.sizes, part.strides[target]) != (b.dtype, b.sizes, part.strides[output]):
         return False
     if target not in part.inputs:
-        return segment.scheduler.makes_kernel
+        return True
     result, points = part.demand.results[output], part.demand.points(target)
     reading = [
         other for other in part.demand.results.values()

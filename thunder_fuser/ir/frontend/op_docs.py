@@ -48,6 +48,7 @@ _SHAPES: dict[str | OpKind, str] = {
     "index_select": "that of arg, with the number of indices at dim",
     "take_along_axis": "that of arg and index, broadcast, with the size of index at dim",
     "gather": "that of index",
+    "index_store": "that of arg",
     "embedding_fwd": "that of input, then the last size of weight",
     "full": "the argument shape",
     "iota": "[length]",

@@ -1350,6 +1350,26 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for an index that is
             neither Int nor Int32.
         """
+    def index_store(
+        self,
+        arg: Value,
+        index: Value,
+        dim: int,
+        size: Value | Constant | float,
+    ) -> Tensor:
+        """arg, which as a result over an input replaces its slices at the indices along dim.
+
+        Shape: that of arg.
+        Type: that of arg.
+        In torch: arg.clone().
+
+        arg, index: a tensor.
+        dim: an axis.
+        size: a tensor, a scalar or a real number, an integer one of 64 bits.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for an index that is
+            neither Int nor Int32.
+        """
     def full(
         self,
         shape: Sequence[int | Value | Constant],

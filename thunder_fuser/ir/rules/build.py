@@ -248,7 +248,12 @@ class Definer:
             raise AliasError(what, expected=expected, got=got)
         if target.name not in self._tensor_inputs:
             raise AliasError(what, expected="an input to alias", got=target.name)
-        if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
+        place = next((r for r in reversed(self.records) if view.name in r.outputs), None)
+        shape = view.shape
+        if place is not None and place.op == "index_store":
+            axis = indexed.indexed_axis(place, len(shape))
+            shape = (*shape[:axis], const(place.integer("size")), *shape[axis + 1 :])
+        if view.dtype is not target.dtype or not shapes.may_be_equal(shape, target.shape):
             expected = f"the dtype and sizes of {target}"
             do = "cast or reshape the result before add_output"
             raise AliasError(what, expected=expected, got=str(view), do=do)

@@ -4,6 +4,7 @@
     index_select(T0[i0, i1], T1[i2], dim=0)       ->  [i2, i1]
     take_along_axis(T0[i0, i1], T1[i0, i2], 1)    ->  [i0, i2]
     embedding_fwd(T0[i0, i1], T1[i2, i3])         ->  [i0, i1, i3]
+    index_store(T0[i0, i1], T1[i2], dim=0, size)  ->  [i0, i1]
 
 The axes that are not indexed keep their names, so a kernel loops over them as usual.
 """
@@ -41,6 +42,13 @@ def indexed_axis(record: OpRecord, rank: int) -> int:
     """The axis of the source that is indexed."""
     dim = 0 if record.op == "embedding_fwd" else record.attr("dim")
     return normalise_axis(dim, rank, record.op)
+
+
+def indexed_size(record: OpRecord, source: TensorView) -> int:
+    """The number of elements along the indexed axis, which an index is below."""
+    if record.op == "index_store":
+        return record.integer("size")
+    return source.sizes[indexed_axis(record, len(source.shape))]
 
 
 def check_index(record: OpRecord, index: TensorView) -> None:
@@ -101,9 +109,19 @@ def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh
     return (*index, source[1])
 
 
+def _index_store(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
+    """An index for each slice of the source."""
+    check_rank(record, "index", index, 1)
+    slices, count = source[indexed_axis(record, len(source))].extent, index[0].extent
+    if slices.is_const and count.is_const and slices.value != count.value:
+        raise record.error("index", f"{slices} integers", count)
+    return source
+
+
 _READS: dict[str, Callable[[OpRecord, Domain, Domain, Fresh], Domain]] = {
     "index_select": _index_select,
     "take_along_axis": _take_along_axis,
     "gather": _gather,
     "embedding_fwd": _embedding_fwd,
+    "index_store": _index_store,
 }

@@ -56,7 +56,11 @@ def evaluate(
         return results
     targets = dict(zip(fusion.inputs, inputs, strict=True))
     for output, result in zip(fusion.outputs, results, strict=True):
-        if output.alias is not None:
+        place = fusion.producer.get(output.name)
+        if output.alias is not None and place is not None and place.op == "index_store":
+            index = values[str(place.inputs[1])].long()
+            targets[output.alias].index_copy_(place.integer("dim"), index, result)  # type: ignore[union-attr]
+        elif output.alias is not None:
             targets[output.alias].copy_(result)  # type: ignore[union-attr]
     return [
         targets[memory] if (memory := fusion.memory_of(output)) else result  # type: ignore[misc]
