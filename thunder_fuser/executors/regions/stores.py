@@ -17,9 +17,10 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions.plan import Plan, RegionMemory, Write
 from thunder_fuser.executors.regions.region import Item, Region, boundary, made_by, only, read_by
-from thunder_fuser.executors.regions.writes import INDEX_COPY
 from thunder_fuser.trace.op import MOST_OPS
 from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, parts, reads, renamed_by
+
+INDEX_COPY = "index_copy_"  # the call that writes.py makes
 
 
 def store_in_regions(plan: Plan) -> Plan:
@@ -28,7 +29,7 @@ def store_in_regions(plan: Plan) -> Plan:
         return plan
     stores = _Stores(plan)
     for at, item in enumerate(plan.items):
-        if not isinstance(item, Region) and item.sym is INDEX_COPY:
+        if not isinstance(item, Region) and item.sym.id == INDEX_COPY:
             stores.take(at, item)
     return stores.plan() if stores.gone else plan
 

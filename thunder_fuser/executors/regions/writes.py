@@ -288,11 +288,10 @@ def _of(name: str, function: Callable[..., Any]) -> Symbol:
     return IN_PLACE.register_operator(name, meta=result, fn=write, tags=(OpTags.DONT_DCE,))
 
 
-INDEX_COPY = _of("index_copy_", torch.Tensor.index_copy_)
 # {a symbol that copies its first operand and writes to the copy: one that writes to the operand}
 _WRITES = {
     "copy_with_setitem_impl": _of("setitem_", torch.Tensor.__setitem__),
-    "torch.index_copy": INDEX_COPY,
+    "torch.index_copy": _of("index_copy_", torch.Tensor.index_copy_),
     "torch.index_add": _of("index_add_", torch.Tensor.index_add_),
     "torch.scatter_add": _of("scatter_add_", torch.Tensor.scatter_add_),
 }
