@@ -163,8 +163,8 @@ OPTIONS: Mapping[str, Option] = {
             " call to call",
         ),
         Option(
-            "few_rows", int, 8, "matrix products on a GPU with at most so many rows are kernels"
-            " of ours, without gradients; 0: none", least=0,
+            "few_rows", int, 8, "matrix products with at most so many rows are kernels of ours,"
+            " without gradients (on a CPU: one row, 16-bit floats); 0: none", least=0,
         ),
         Option(
             "multi_device", MultiDeviceParams, MultiDeviceParams(),  # type: ignore[arg-type]

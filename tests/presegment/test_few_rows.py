@@ -102,9 +102,22 @@ def test_keeps(name: str) -> None:
     assert "sum" not in rewritten(KEEPS[name]())
 
 
-def test_a_cpu_and_an_option_keep_it() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_cpu_takes_one_row_of_16_bits(dtype: torch.dtype) -> None:
+    """Whatever the size of the matrix."""
+
+    def of(rows: int, dtype: torch.dtype) -> Graph:
+        return graph([meta(rows, 96, dtype=dtype), meta(40, 96, dtype=dtype)])
+
+    assert "sum" in rewritten(of(1, dtype), CPU)
+    assert rewritten(of(2, dtype), CPU) == rewritten(of(1, torch.float32), CPU) == ["linear"]
+    for kept in ({"few_rows": 0}, {"repeatable": True}):
+        with options(**kept):
+            assert rewritten(of(1, dtype), CPU) == ["linear"]
+
+
+def test_an_option_keeps_it() -> None:
     made = FIRES["a row"]()
-    assert rewritten(made, CPU) == ["linear"]
     with options(few_rows=0):
         assert rewritten(made) == ["linear"]
     made = FIRES["three rows"]()
@@ -224,6 +237,33 @@ def test_as_exact_as_torch(drawn: tuple[str, Values]) -> None:
     usual = product(*(value.float() for value in values)).to(made.dtype)
     assert made.dtype is values[0].dtype and torch.equal(made, again)
     assert error(made, exact) <= 1.5 * error(usual, exact) + 1e-6 * values[0].shape[-1] ** 0.5
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    n=st.integers(1, 70), k=st.sampled_from([1, 7, 64, 100, 896, 16384]), seed=st.integers(0, 9),
+    dtype=st.sampled_from(DTYPES[:2]), biased=st.booleans(),
+)  # fmt: skip
+def test_as_exact_as_torch_on_a_cpu(
+    n: int, k: int, seed: int, dtype: torch.dtype, biased: bool
+) -> None:
+    """A weight at an odd address."""
+    weight = rand(n * k + 1, dtype=dtype, seed=seed)[1:].view(n, k)
+    values = [rand(1, k, dtype=dtype, seed=seed + 1), weight]
+    values += [rand(n, dtype=dtype, seed=seed + 2)] * biased
+    (made,) = graph(values)[0].execute(values, target="cpu")
+    exact, usual = F.linear(*(v.double() for v in values)), F.linear(*(v.float() for v in values))
+    assert made.dtype is dtype
+    assert error(made, exact) <= 1.5 * error(usual.to(dtype), exact) + 1e-6 * k**0.5
+
+
+def test_special_values_on_a_cpu() -> None:
+    x, weight = rand(1, 512, dtype=torch.bfloat16), rand(128, 512, dtype=torch.bfloat16)
+    weight[3, 5], weight[4, 6], weight[7, 0] = torch.inf, torch.nan, -torch.inf
+    x[0, 0] = 0.0
+    (made,) = graph([x, weight])[0].execute([x, weight], target="cpu")
+    expected = (x.float() @ weight.float().t()).bfloat16()
+    torch.testing.assert_close(made, expected, equal_nan=True)
 
 
 def test_special_values() -> None:

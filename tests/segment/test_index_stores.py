@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from helpers.cases import TARGETS, rand
 
-from thunder_fuser import DataType, FusionDefinition
-from thunder_fuser.errors import EmulatorError, OutOfRangeError
+from thunder_fuser import DataType, FusionDefinition, options
+from thunder_fuser.errors import AliasError, DefinitionError, EmulatorError, OutOfRangeError
 
 TYPES = {torch.float32: DataType.Float, torch.bfloat16: DataType.BFloat16,
          torch.float16: DataType.Half, torch.int64: DataType.Int}  # fmt: skip
@@ -96,8 +97,8 @@ def test_layouts(target: str) -> None:
 
 def test_one_kernel() -> None:
     cache, index = rand(2, 4, 32, 64, dtype=torch.bfloat16), torch.tensor([5])
-    values = [cache, index, rand(2, 4, 1, 64, dtype=torch.bfloat16)]
-    (source,) = defined(*values, 2).sources(values, target="h200")  # type: ignore[arg-type]
+    x = rand(2, 4, 1, 64, dtype=torch.bfloat16)
+    (source,) = defined(cache, index, x, 2).sources([cache, index, x], target="h200")
     assert "checked_index" in source.text and "stv<8>" in source.text
 
 
@@ -118,6 +119,106 @@ def test_what_is_copied(target: str, options: dict[str, bool]) -> None:
 @pytest.mark.parametrize("place", [6, -1, 1 << 40])
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_place_outside(target: str, place: int) -> None:
+    """Nothing is stored for it."""
     cache, index, x = rand(6, 8), torch.tensor([place]), rand(1, 8, seed=1)
+    old = cache.clone()
     with pytest.raises((OutOfRangeError, EmulatorError)):
         defined(cache, index, x, 0).execute([cache, index, x], target=target)
+    assert torch.equal(cache, old)
+
+
+def arguments(fd: FusionDefinition, *, donated: bool = True) -> Any:
+    """A cache, a place, and what a kernel computes for it."""
+    cache = fd.define_tensor([8, 4], True, donated=donated)
+    index = fd.define_tensor([1], True, DataType.Int)
+    return cache, index, fd.ops.neg(fd.define_tensor([1, 4], True))
+
+
+@pytest.mark.parametrize("more", ["order of the copy", "order", "shape"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_in_another_form(target: str, more: str) -> None:
+    """Torch copies the cache then."""
+    with FusionDefinition() as fd:
+        cache, index, new = arguments(fd)
+        whole = fd.ops.index_copy(cache, index, new, 0)
+        fd.add_output(whole, alias_input=cache)
+        if more == "order of the copy":
+            fd.add_output(whole, stride_order=[0, 1])
+        elif more == "order":
+            fd.add_output(cache, stride_order=[0, 1])
+        else:
+            fd.add_output(whole, shape=[32])
+    values = [rand(8, 4), torch.tensor([5]), rand(1, 4, seed=1)]
+    expected = values[0].index_copy(0, values[1], -values[2])
+    (found,) = fd.execute(values, target=target)
+    assert torch.equal(values[0], expected)
+    assert torch.equal(found.reshape(8, 4), expected)
+
+
+MISUSES: dict[str, Callable[[FusionDefinition], None]] = {}
+
+
+def misuse(build: Callable[[FusionDefinition], None]) -> Callable[[FusionDefinition], None]:
+    MISUSES[build.__name__] = build
+    return build
+
+
+@misuse
+def as_a_result(fd: FusionDefinition) -> None:
+    _, index, new = arguments(fd)
+    fd.add_output(fd.ops.index_store(new, index, 0, 8))
+
+
+@misuse
+def over_what_is_not_donated(fd: FusionDefinition) -> None:
+    cache, index, new = arguments(fd, donated=False)
+    fd.add_output(fd.ops.index_store(new, index, 0, 8), alias_input=cache)
+
+
+@misuse
+def over_what_is_read(fd: FusionDefinition) -> None:
+    cache, index, new = arguments(fd)
+    fd.add_output(fd.ops.index_store(new, index, 0, 8), alias_input=cache)
+    fd.add_output(fd.ops.add(cache, 1.0))
+
+
+@misuse
+def read_itself(fd: FusionDefinition) -> None:
+    cache, index, new = arguments(fd)
+    stored = fd.ops.index_store(new, index, 0, 8)
+    fd.add_output(stored, alias_input=cache)
+    fd.add_output(fd.ops.exp(stored))
+
+
+@misuse
+def of_a_size_that_is_too_large(fd: FusionDefinition) -> None:
+    cache, index, new = arguments(fd)
+    fd.add_output(fd.ops.index_store(new, index, 0, 9), alias_input=cache)
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuse(name: str) -> None:
+    values = [rand(8, 4), torch.tensor([5]), rand(1, 4, seed=1)]
+    with pytest.raises((DefinitionError, AliasError)), FusionDefinition() as fd:
+        MISUSES[name](fd)
+        fd.execute(values, target="cpu")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_same_slices_into_two_arguments(target: str) -> None:
+    with FusionDefinition() as fd:
+        cache, index, new = arguments(fd)
+        other = fd.define_tensor([8, 4], True, donated=True)
+        for each in (cache, other):
+            fd.add_output(fd.ops.index_copy(each, index, new, 0), alias_input=each)
+    values = [rand(8, 4), torch.tensor([5]), rand(1, 4, seed=1), rand(8, 4, seed=2)]
+    expected = [values[at].index_copy(0, values[1], -values[2]) for at in (0, 3)]
+    fd.execute(values, target=target)
+    assert torch.equal(values[0], expected[0]) and torch.equal(values[3], expected[1])
+
+
+def test_more_slices_than_places_are_tuned() -> None:
+    """The schedules that are tried get valid places."""
+    cache, index, x = rand(3, 64), torch.zeros(40, dtype=torch.int64), rand(40, 64, seed=1)
+    with options(autotune=1.0, cache="off"):
+        defined(cache, index, x, 0).execute([cache, index, x], target="cpu")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ WEIGHT, BIAS = rand(512, 256, seed=1), rand(512, seed=2)
 
 
 def jit(function: Any, **options: Any) -> Any:
-    """On the emulator, since products on a CPU stay with torch."""
+    """On the emulator, since most products on a CPU stay with torch."""
     return thunder.jit(function, executors=[fuser], fuser_emulate=True, **options)
 
 
@@ -142,6 +143,21 @@ def test_tokens_as_eager() -> None:
     assert greedy(jitted, model, 12) == greedy(model, model, 12)
     assert thunder.cache_misses(jitted) == 1
     assert left_to_torch("linear") == 2 * SMALL.layers  # k and v, whose weights are small
+
+
+def test_a_token_in_16_bits_on_a_cpu() -> None:
+    """No product is torch's, and the error is at most eager's."""
+    model = make(SMALL, 1, torch.device("cpu"))
+    whole = copy.deepcopy(model).double()
+    jitted = thunder.jit(model, executors=[fuser], fuser_strict=True)
+    with torch.no_grad():
+        for place in range(4):
+            values = torch.tensor([[place]]), torch.tensor([place])
+            exact, usual = whole(*values), copy.deepcopy(model)(*values)
+            found = jitted(*values)
+            errors = [float((one.double() - exact).norm()) for one in (found, usual)]
+            assert errors[0] <= 1.2 * errors[1]
+    assert left_to_torch("linear") == 0
 
 
 def test_a_layer_has_few_launches() -> None:

@@ -13,6 +13,7 @@ import torch
 from helpers.cases import rand
 from helpers.recorder import CpuRecorder
 
+import thunder_fuser
 from thunder_fuser.executors.cuda_graphs import transform
 from thunder_fuser.executors.cuda_graphs.transform import CudaGraphs
 from thunder_fuser.executors.fuser import fuser
@@ -121,6 +122,48 @@ def test_it_does_not_fire(function: Function) -> None:
     torch.testing.assert_close(jitted(*mine), function(*its))
     torch.testing.assert_close(mine, its)
     assert stores(jitted) == 0
+
+
+def the_same_slices(keys: Any, rest: Any, at: Any, x: Any) -> Any:
+    k = torch.tanh(x)
+    keys.index_copy_(2, at, k)
+    rest.index_copy_(2, at, k)
+    return (keys * rest).sum(2)
+
+
+@pytest.mark.parametrize("emulate", [False, True], ids=["cpu", "emulator"])
+def test_the_same_slices_into_two_caches(emulate: bool) -> None:
+    jitted, mine, its = jit(the_same_slices, strict=True, emulate=emulate), values(), values()
+    torch.testing.assert_close(jitted(*mine), the_same_slices(*its))
+    torch.testing.assert_close(mine, its)
+    assert stores(jitted) == 2
+
+
+class TwoNames(torch.nn.Module):
+    """A buffer with two names, one of which torch reads before the other is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", rand(1, 2, 8, 4))
+        self.register_buffer("shown", self.keys)
+        self.project = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        k = self.project(x) * 2
+        old = self.shown @ self.shown.mT
+        self.keys.index_copy_(2, at, torch.tanh(k))
+        return old, self.shown * 1, self.keys * 2
+
+
+@pytest.mark.parametrize("door", [thunder_fuser.jit, jit])
+def test_a_buffer_with_two_names(door: Callable[..., Any]) -> None:
+    mine = TwoNames()
+    its = copy.deepcopy(mine)
+    jitted = door(mine)
+    with torch.no_grad():
+        for at in range(3):
+            x, where = rand(1, 2, 1, 4, seed=at), torch.tensor([at])
+            torch.testing.assert_close(jitted(x, where), its(x, where))
 
 
 class Attention(torch.nn.Module):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower import buffers, guards, values
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.accumulators import each_lane, identity, join_scan
@@ -198,11 +198,13 @@ def _store(
     for name in names:
         dtype, tile, point = ctx.dtype_of(name), state.tiles.get(name), ctx.demand.results[name]
         value = values.get(state, point, inner)
-        plain = tile.position if tile else ctx.part.position(point)
-        (position,), _ = values.placed(state, inner, plain)
+        position, holds = tile.position if tile else None, condition
+        if position is None:  # an index that is looked up is a variable of `outer`, or of the lane
+            position, valid = values.stored_at(state, point, inner)
+            holds = conjunction([condition, valid])
         aligned = MAX_BYTES if tile else ctx.alignment(name)
-        store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, condition)
-        if inner is outer or not ctx.is_vector(position, condition, dtype, aligned):
+        store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, holds)
+        if inner is outer or not ctx.is_vector(position, holds, dtype, aligned):
             inner.put(_into_tile(ctx, store) if tile else store)
             continue
         vector, lane, width = state.name(f"{name}_o", point), ctx.lane_symbol, ctx.width

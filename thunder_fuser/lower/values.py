@@ -19,7 +19,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text, sizeless_text
 from thunder_fuser.ir.rules.indexed import indexed_size
-from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import buffers
 from thunder_fuser.lower import kernel as nodes
@@ -125,6 +125,22 @@ def placed(state: KernelState, scope: Scope, *places: Scalar) -> tuple[list[Scal
         names[element] = symbol(str(held[0]), element.lo, element.hi)
         needs |= held[1]
     return [at.with_elements(names) for at in places], needs
+
+
+def stored_at(state: KernelState, point: Point, scope: Scope) -> tuple[Scalar, Scalar]:
+    """(The position of a stored element, the condition under which it is stored). A kernel of a CPU
+    goes on where an index is outside its axis, and must not store there.
+
+    T6[T2[0] * 64 + j]  ->  T2_x * 64 + j    on a CPU, if 0 <= T2_e < 512
+    """
+    (position,), _ = placed(state, scope, state.ctx.part.position(point))
+    condition = const(1)
+    if state.ctx.is_cpu:
+        for element in state.ctx.part.position(point).elements:
+            raw = symbol(str(_held(state, _point_of(element), scope)[0]), -(1 << 63), (1 << 63) - 1)
+            inside = raw.lt(int(element.hi) + 1), (const(-1) - raw).lt(0)
+            condition = conjunction([condition, *inside])
+    return position, condition
 
 
 def _checked(state: KernelState, element: Scalar, scope: Scope) -> Computed:

@@ -27,6 +27,7 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.materialize_broadcasts import with_boundary
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
 from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS
+from thunder_fuser.schedule.row_shape import LONGEST_PRODUCT
 from thunder_fuser.target import Target
 
 LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
@@ -40,15 +41,15 @@ SUMMED = HALVES | {DataType.Float}
 def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
     """Turns matrix products of few rows into sums.
 
-    On a CPU products stay with torch, where these sums were not found to be faster. Tensor cores
-    have an order of their own, so under `repeatable` products of three rows and more do too.
+    Tensor cores have an order of their own, so under `repeatable` products of three rows and more
+    stay with torch. So do a CPU's, whose sums would be in double then.
     """
-    most = 0 if target.is_cpu else options.few_rows
-    most = min(most, FEWEST_ROWS - 1) if options.repeatable else most
+    most = min(options.few_rows, FEWEST_ROWS - 1) if options.repeatable else options.few_rows
+    most = 0 if options.repeatable and target.is_cpu else most
     products = {
-        record: product
-        for record in fusion.exprs if (product := _product(fusion, record, most)) is not None
-    }
+        record: product for record in fusion.exprs
+        if (product := _product(fusion, record, most, target)) is not None
+    }  # fmt: skip
     new = {record: _summed(fusion, record, product) for record, product in products.items()}
     stored = [p for p in products.values() if _stores(fusion, p)]
     for rows in dict.fromkeys(_source(fusion, product.rows) for product in stored):
@@ -83,20 +84,26 @@ def _only_moves(record: OpRecord) -> bool:
 
 
 def is_of_few_rows(
-    op: str, a: tuple[int, ...], b: tuple[int, ...], most: int, *, is_half: bool
+    op: str, a: tuple[int, ...], b: tuple[int, ...], most: int, *, is_half: bool, on_cpu: bool
 ) -> bool:
     """True if operands of these sizes have at most `most` rows, and a matrix worth a kernel. Three
-    rows and more are for tensor cores: of 16-bit floats, 16 bytes at once along the summed axis.
+    rows and more are for tensor cores: of 16-bit floats, 16 bytes at once along the summed axis. On
+    a CPU it is one row of 16-bit floats: torch's products of others are as fast.
 
-    >>> is_of_few_rows("linear", (1, 1, 2048), (512, 2048), 8, is_half=False)
-    True
-    >>> [is_of_few_rows("linear", (8, k), (512, k), 8, is_half=True) for k in (2048, 2044)]
+    >>> gpu, cpu = {"is_half": True, "on_cpu": False}, {"is_half": True, "on_cpu": True}
+    >>> [is_of_few_rows("linear", (8, k), (512, k), 8, **gpu) for k in (2048, 2044)]
+    [True, False]
+    >>> [is_of_few_rows("linear", (rows, 64), (64, 64), 8, **cpu) for rows in (1, 2)]
     [True, False]
     """
     if op == "matmul" and len(b) == 1:
         a, b = b, a
     rows, length = prod(a[:-1]), a[-1]
-    if len(b) != 2 or not 0 < rows <= most or prod(b) < LEAST_ELEMENTS:
+    if len(b) != 2 or not 0 < rows <= most:
+        return False
+    if on_cpu:
+        return rows == 1 and is_half and length <= LONGEST_PRODUCT
+    if prod(b) < LEAST_ELEMENTS:
         return False
     if rows < FEWEST_ROWS:
         return True
@@ -114,7 +121,9 @@ class _RowsAndMatrix(NamedTuple):
     height: int
 
 
-def _product(fusion: Fusion, record: OpRecord, most: int) -> _RowsAndMatrix | None:
+def _product(
+    fusion: Fusion, record: OpRecord, most: int, target: Target
+) -> _RowsAndMatrix | None:
     """The operands of a product that is to become a sum; None for another record."""
     if record.op not in PRODUCTS:
         return None
@@ -124,8 +133,8 @@ def _product(fusion: Fusion, record: OpRecord, most: int) -> _RowsAndMatrix | No
     dtypes = {view.dtype for view in views}
     if len(dtypes) > 1 or not dtypes <= SUMMED or record.attr("streams") is not None:
         return None
-    is_half = views[0].dtype.is_half
-    if not is_of_few_rows(record.op, sizes[0], sizes[1], most, is_half=is_half):
+    kind = {"is_half": views[0].dtype.is_half, "on_cpu": target.is_cpu}
+    if not is_of_few_rows(record.op, sizes[0], sizes[1], most, **kind):
         return None
     if any(shape != sizes[1][:1] for shape in sizes[2:]):
         return None  # the bias has one element, or several axes

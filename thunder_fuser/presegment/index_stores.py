@@ -43,9 +43,11 @@ def index_stores(fusion: Fusion) -> Rule:
 def _may_store(fusion: Fusion, copy: OpRecord, target: str) -> bool:
     """True if the copy is of the argument that it replaces, and both are read nowhere else."""
     whole, index, slices = views = [fusion.tensors[name] for name in names_of(copy)]
+    results = [o for o in fusion.outputs if o.name in (target, copy.outputs[0])]
     return (
-        copy.inputs[0] == target
+        copy.inputs[0] == target != copy.inputs[1]
         and fusion.uses[target] == (copy,)
+        and not any(o.stride_order or o.shape is not None or o.apart for o in results)
         and not fusion.uses[copy.outputs[0]]
         and not any(view.mesh is not None or view.by_value or 0 in view.sizes for view in views)
         and len(whole.shape) == len(slices.shape)

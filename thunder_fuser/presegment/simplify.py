@@ -232,7 +232,8 @@ def remove_common(fusion: Fusion) -> Rule:
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         name = record.outputs[0]
-        if record.op == "segment_set" or (record.op == "set" and name in results):
+        is_copy = record.op in ("segment_set", "index_store")
+        if is_copy or (record.op == "set" and name in results):
             return record
         if len(record.outputs) > 1:  # a pass replaces one result by one value
             return record

@@ -227,7 +227,7 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
 
 def _rows_of_block(match: Rows, x: int) -> int:
     """The rows that a block with x threads for each takes side by side."""
-    row_bytes = match.reduced_size * _bytes_of_element(match)
+    row_bytes = (match.chunk or match.reduced_size) * _bytes_of_element(match)
     y, most = max(BLOCK_THREADS // x, 1), match.kept_size // (MANY_BLOCKS * match.target.sm_count)
     while y * row_bytes < BLOCK_BYTES and 2 * y <= most and 2 * y * x <= 1024:
         y *= 2

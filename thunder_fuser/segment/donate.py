@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Rows
@@ -40,6 +41,7 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     # The caller gets no input back.
     free = donated - {o.name for o in fusion.outputs} - {o.alias for o in fusion.outputs}
     if not free and not written:
+        _check_stores(fusion, segmented)
         return segmented
     wanted = {o.name for o in fusion.outputs if o.shape is None and o.stride_order is None}
     # A segment may only write what none behind it reads.
@@ -56,7 +58,17 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
         part = replace(segment.part, overwrites=pairs)
         match = replace(segment.match, part=part)
         segments.append(replace(segment, match=match) if pairs else segment)
-    return replace(segmented, segments=tuple(segments))
+    after = replace(segmented, segments=tuple(segments))
+    _check_stores(fusion, after)
+    return after
+
+
+def _check_stores(fusion: Fusion, segmented: SegmentedFusion) -> None:
+    """VerifyError if slices that are stored in an argument would have other memory."""
+    paired = {name for one in segmented.segments for name, _ in one.part.overwrites}
+    for expr in fusion.exprs:
+        if expr.op == "index_store" and expr.outputs[0] not in paired:
+            raise VerifyError(f"{expr.outputs[0]} of index_store", expected="an argument's memory")
 
 
 def _is_plain(fusion: Fusion, name: str) -> bool:

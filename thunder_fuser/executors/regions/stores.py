@@ -5,7 +5,9 @@
     ->  [t6] = Region(q, cos, position, t5: mul, reshape, index_copy, copy_)
 
 So a token's keys and values reach their cache without calls of their own. The write happens
-earlier than in the trace. So nothing between may read or write that memory, nor may the region.
+earlier than in the trace. So nothing between may read or write that memory. Two arguments of a
+trace may share memory, such as a buffer with two names. So what stands between may read only what
+the trace computes. What the region itself reads is compared at each call (host/call/dispatch.py).
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class _Stores:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._memory = plan.flow.memory_behind_fences
+        self._memory = memory = plan.flow.memory_behind_fences
+        args = (arg for arg in plan.trace.args or () if isinstance(arg, Proxy))
+        self._given = {memory.of(arg.name) for arg in args}
         self._added: dict[int, list[BoundSymbol]] = {}
         self._writes: dict[int, list[Write]] = {}
         self.gone: set[int] = set()
@@ -105,12 +109,15 @@ class _Stores:
         return target if place < maker else None
 
     def _may_move(self, maker: int, at: int, target: Proxy) -> bool:
-        """True if neither the region nor an item between them has the memory that is written."""
+        """True if the region does not have the memory that is written, and items between have only
+        memory that the trace made."""
         place = self._memory.of(target.name)
-        items = (self._plan.items[k] for k in range(maker, at) if k not in self.gone)
+        between = (self._plan.items[k] for k in range(maker + 1, at) if k not in self.gone)
         return not any(
-            self._memory.of(proxy.name) == place
-            for item in items if isinstance(item, Region) or not only(item, FENCES)
+            self._memory.of(proxy.name) == place for proxy in self._plan.items[maker].inputs
+        ) and not any(
+            self._memory.of(proxy.name) in self._given
+            for item in between if isinstance(item, Region) or not only(item, FENCES)
             for proxy in (*read_by(item), *made_by(item))
         )  # fmt: skip
 

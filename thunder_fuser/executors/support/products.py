@@ -30,10 +30,11 @@ _IDS = (PrimIDs.LINEAR, PrimIDs.MATMUL)
 def _checked(name: str) -> Callable[..., Reject | None]:
     def check(a: TensorProxy, b: TensorProxy, bias: TensorProxy | None = None) -> Reject | None:
         dtypes = {data_type(each.dtype) for each in (a, b, bias) if each is not None}
-        on_gpu = a.device.devicetype is DeviceType.CUDA or option("emulate")
-        few = int(option("few_rows"))  # type: ignore[call-overload]
-        fits = is_of_few_rows(name, a._shape, b._shape, few, is_half=dtypes <= HALVES)
-        return None if on_gpu and dtypes <= SUMMED and fits else OF_TORCH
+        on_cpu = a.device.devicetype is DeviceType.CPU and not option("emulate")
+        few, is_half = int(option("few_rows")), dtypes <= HALVES  # type: ignore[call-overload]
+        sizes = a._shape, b._shape
+        fits = is_of_few_rows(name, *sizes, few, is_half=is_half, on_cpu=on_cpu)
+        return None if dtypes <= SUMMED and fits else OF_TORCH
 
     return check
 

@@ -116,6 +116,7 @@ class Definer:
         for name in laid:
             self.tensors[name] = self._layouts.finish(self.tensors[name])
         products_in_streams(self.records, self.tensors)  # raises where there is no product
+        indexed.check_stores(self.records)
 
     def _where(self, record: OpRecord) -> str:
         """For an error: the call, its operands, and the arguments that share axes with them."""

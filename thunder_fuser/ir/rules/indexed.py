@@ -11,13 +11,13 @@ The axes that are not indexed keep their names, so a kernel loops over them as u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.record import Literal, OpRecord, names_of
 from thunder_fuser.ir.rules.shapes import Fresh, distinct, joined, normalise_axis
 from thunder_fuser.ir.scalar import Scalar, const
 
@@ -116,6 +116,29 @@ def _index_store(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) 
     if slices.is_const and count.is_const and slices.value != count.value:
         raise record.error("index", f"{slices} integers", count)
     return source
+
+
+def check_stores(records: Iterable[OpRecord]) -> None:
+    """DefinitionError unless each result of index_store replaces slices of a donated argument,
+    which may be returned, and neither is read: it has no other memory, and no order among reads.
+    """
+    records = tuple(records)
+    for store in records:
+        if store.op == "index_store":
+            (name,) = store.outputs
+            outputs = [r for r in records if r.op == "add_output" and name in names_of(r)]
+            target = outputs[0].attr("alias") if len(outputs) == 1 else None
+            readers = [r for r in records if {name, target}.intersection(names_of(r))]
+            donated = any(target in r.outputs and r.attr("donated") for r in records)
+            plain = all(r.op == "add_output" and not _is_laid(r) for r in readers)
+            if not (donated and plain):
+                expected = "one that replaces a donated argument which nothing reads"
+                raise store.error("its result", expected, "another one")
+
+
+def _is_laid(output: OpRecord) -> bool:
+    """True for a result that is returned in another order or shape."""
+    return output.attr("stride_order") is not None or output.attr("shape") is not None
 
 
 _READS: dict[str, Callable[[OpRecord, Domain, Domain, Fresh], Domain]] = {

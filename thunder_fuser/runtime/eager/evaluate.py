@@ -55,13 +55,17 @@ def evaluate(
     if dtype is not None:
         return results
     targets = dict(zip(fusion.inputs, inputs, strict=True))
-    for output, result in zip(fusion.outputs, results, strict=True):
-        place = fusion.producer.get(output.name)
-        if output.alias is not None and place is not None and place.op == "index_store":
-            index = values[str(place.inputs[1])].long()
-            targets[output.alias].index_copy_(place.integer("dim"), index, result)  # type: ignore[union-attr]
-        elif output.alias is not None:
-            targets[output.alias].copy_(result)  # type: ignore[union-attr]
+    makers = [fusion.producer.get(output.name) for output in fusion.outputs]
+    written = [row for row in zip(makers, fusion.outputs, results, strict=True) if row[1].alias]
+    written.sort(key=lambda row: row[0] is None or row[0].op != "index_store")  # reads its index
+    for maker, output, result in written:
+        target = targets[str(output.alias)]
+        assert isinstance(target, torch.Tensor)
+        if maker is not None and maker.op == "index_store":
+            index = values[str(maker.inputs[1])].long()
+            target.index_copy_(maker.integer("dim"), index, result)
+        else:
+            target.copy_(result)
     return [
         targets[memory] if (memory := fusion.memory_of(output)) else result  # type: ignore[misc]
         for output, result in zip(fusion.outputs, results, strict=True) if output.alias is None
