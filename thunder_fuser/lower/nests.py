@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.scalar import Scalar, conjunction, const
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 from thunder_fuser.lower import buffers, guards, values
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.accumulators import each_lane, identity, join_scan
@@ -200,7 +201,7 @@ def _store(
         value = values.get(state, point, inner)
         position, holds = tile.position if tile else None, condition
         if position is None:  # an index that is looked up is a variable of `outer`, or of the lane
-            position, valid = values.stored_at(state, point, inner)
+            position, valid = _stored_at(state, point, inner)
             holds = conjunction([condition, valid])
         aligned = MAX_BYTES if tile else ctx.alignment(name)
         store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, holds)
@@ -213,6 +214,23 @@ def _store(
         store = replace(store, position=position - lane, value=vector, width=width)
         after.append(_into_tile(ctx, store) if tile else store)
     return after
+
+
+def _stored_at(state: KernelState, point: Point, scope: Scope) -> tuple[Scalar, Scalar]:
+    """(The position of a stored element, the condition under which it is stored). A kernel of a CPU
+    goes on where an index is outside its axis, and must not store there.
+
+    T6[T2[0] * 64 + j]  ->  T2_x * 64 + j    on a CPU, if 0 <= T2_e < 512
+    """
+    (position,), _ = values.placed(state, scope, state.ctx.part.position(point))
+    condition = const(1)
+    if state.ctx.is_cpu:
+        for element in state.ctx.part.position(point).elements:
+            index = values.get(state, values.point_of(element), scope)
+            raw = symbol(str(index), -(1 << 63), (1 << 63) - 1)
+            inside = raw.lt(int(element.hi) + 1), (const(-1) - raw).lt(0)
+            condition = conjunction([condition, *inside])
+    return position, condition
 
 
 def _into_tile(ctx: Context, store: nodes.Store) -> nodes.Statement:

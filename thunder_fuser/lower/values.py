@@ -19,7 +19,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text, sizeless_text
 from thunder_fuser.ir.rules.indexed import indexed_size
-from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
+from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import buffers
 from thunder_fuser.lower import kernel as nodes
@@ -79,7 +79,7 @@ def _reads(ctx: Context, point: Point) -> list[Point]:
     """The points that a point reads: elements in the position of its access, then its operands."""
     if point.name in ctx.demand.operands:
         return []
-    return [*map(_point_of, ctx.lookups(point)), *ctx.demand.reads.get(point, ())]
+    return [*map(point_of, ctx.lookups(point)), *ctx.demand.reads.get(point, ())]
 
 
 def _make(state: KernelState, point: Point, scope: Scope) -> None:
@@ -127,25 +127,9 @@ def placed(state: KernelState, scope: Scope, *places: Scalar) -> tuple[list[Scal
     return [at.with_elements(names) for at in places], needs
 
 
-def stored_at(state: KernelState, point: Point, scope: Scope) -> tuple[Scalar, Scalar]:
-    """(The position of a stored element, the condition under which it is stored). A kernel of a CPU
-    goes on where an index is outside its axis, and must not store there.
-
-    T6[T2[0] * 64 + j]  ->  T2_x * 64 + j    on a CPU, if 0 <= T2_e < 512
-    """
-    (position,), _ = placed(state, scope, state.ctx.part.position(point))
-    condition = const(1)
-    if state.ctx.is_cpu:
-        for element in state.ctx.part.position(point).elements:
-            raw = symbol(str(_held(state, _point_of(element), scope)[0]), -(1 << 63), (1 << 63) - 1)
-            inside = raw.lt(int(element.hi) + 1), (const(-1) - raw).lt(0)
-            condition = conjunction([condition, *inside])
-    return position, condition
-
-
 def _checked(state: KernelState, element: Scalar, scope: Scope) -> Computed:
     """The variable with a looked-up element, which is checked where the variable is defined."""
-    point = _point_of(element)
+    point = point_of(element)
     operand, needs = _held(state, point, scope)
     text, size = record_text(_reader(state.ctx.part, element)), int(element.hi) + 1
     number = state.checks.setdefault((text, size), len(state.checks) + 1)
@@ -154,7 +138,7 @@ def _checked(state: KernelState, element: Scalar, scope: Scope) -> Computed:
     return scope.define(nodes.Let(name, None, value, comment=text), needs)
 
 
-def _point_of(element: Scalar) -> Point:
+def point_of(element: Scalar) -> Point:
     """The point of an index tensor that holds an element."""
     condition, *index = element.parts
     return Point(str(element.args[0]), tuple(index), condition)

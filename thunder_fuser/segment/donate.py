@@ -65,7 +65,8 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
 
 def _check_stores(fusion: Fusion, segmented: SegmentedFusion) -> None:
     """VerifyError if slices that are stored in an argument would have other memory."""
-    paired = {name for one in segmented.segments for name, _ in one.part.overwrites}
+    segments = segmented.segments
+    paired = {name for segment in segments for name, _ in segment.part.overwrites}
     for expr in fusion.exprs:
         if expr.op == "index_store" and expr.outputs[0] not in paired:
             raise VerifyError(f"{expr.outputs[0]} of index_store", expected="an argument's memory")
