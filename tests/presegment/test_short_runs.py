@@ -179,15 +179,18 @@ def images_of(*shape: int) -> torch.Tensor:
 
 
 def norm(
-    x: torch.Tensor, groups: int
+    x: torch.Tensor, groups: int, most: int = 4
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
-    """[silu of the group norm, variance, mean] in the emulator and in float64; eager's result."""
+    """[silu of the group norm, variance, mean] in the emulator and in float64; eager's result.
+
+    most: kernels.
+    """
     kind = D.BFloat16 if x.dtype is BF16 else D.Float
     fd, _ = group_norm(tuple(x.shape), groups, kind, with_statistics=True)
     values = [x, *(images_of(n, x.shape[-1]).to(x.dtype)[0] for n in (2, 3))]
     plan = fd.plan(values, target="emulator")
     assert any(e.attr("chunk") for one in plan.segments for e in one.part.exprs)
-    assert len(plan.segments) <= 4
+    assert len(plan.segments) <= most
     with poisoned():
         found = fd.execute(values, target="emulator")
     eager = F.silu(F.group_norm(x.permute(0, 3, 1, 2), groups, *values[1:], 1e-5))
@@ -332,7 +335,8 @@ def test_any_shape(  # noqa: PLR0917 - what is drawn
     n: int, h: int, w: int, groups: int, size: int, dtype: torch.dtype
 ) -> None:
     h += 400 // (h * w) * h  # enough rows for statistics
-    found, wanted, _ = norm((images_of(n, h, w, groups * size) * 2 + 5).to(dtype), groups)
+    x = (images_of(n, h, w, groups * size) * 2 + 5).to(dtype)
+    found, wanted, _ = norm(x, groups, most=8)  # such tiny groups have several small kernels
     torch.testing.assert_close(found[1].double(), wanted[1], rtol=2e-6, atol=0)
     torch.testing.assert_close(found[2].double(), wanted[2], rtol=1e-6, atol=1e-6)
     near = 2e-2 if dtype is BF16 else 1e-5
