@@ -202,11 +202,12 @@ class Context:
         return wide.get(dtype, dtype)
 
     def _is_short_product(self, name: str) -> bool:
-        """True for a sum of at most LONGEST_PRODUCT products of 16-bit floats, each exact in Float.
-        A CPU then reads the matrix as fast as memory delivers it."""
+        """True for a sum of at most LONGEST_PRODUCT products of 16-bit floats, each exact in Float,
+        along a row, whose elements the lanes of a vector add side by side."""
         product = self.part.producer.get(str(self.part.producer[name].inputs[0]))
-        is_long = size_of(self.part, self.scheduled.reduced) > LONGEST_PRODUCT
-        if product is None or product.op != "mul" or self.repeatable or is_long:
+        is_row = self.scheduled.params.inner and not self.repeatable
+        fits = is_row and size_of(self.part, self.scheduled.reduced) <= LONGEST_PRODUCT
+        if product is None or product.op != "mul" or not fits:
             return False
         return all(_is_widened(self.part, operand) for operand in product.inputs)
 
