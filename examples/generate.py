@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model generates text: the prompt in one call, then a token a call, from a static cache.
+"""A language model generates text: the prompt in one call, then a token a call, a static cache.
 
 The keys and values of each layer have the room of the longest text from the start. index_copy_
 writes those of new tokens. So two programs serve all texts: one for prompts of this length, one for
