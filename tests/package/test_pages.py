@@ -85,8 +85,8 @@ def test_notebook(notebook: Path, tmp_path: Path) -> None:
     assert run_script(script).strip()
 
 
-def test_there_are_five_scripts_two_notebooks_and_those_of_frameworks() -> None:
-    assert (len(SCRIPTS), len(NOTEBOOKS)) == (5, 2)
+def test_there_are_six_scripts_two_notebooks_and_those_of_frameworks() -> None:
+    assert (len(SCRIPTS), len(NOTEBOOKS)) == (6, 2)
     assert set((ROOT / "examples" / "frameworks").glob("*.py")) == set(FRAMEWORKS)
     page = (ROOT / "docs" / "frameworks.md").read_text("utf-8")
     assert [one.name for one in FRAMEWORKS if f"frameworks/{one.name})" not in page] == []

@@ -90,6 +90,7 @@ def _predicate(name: str, c_int: str = "false", parts: str = "") -> Op:
 def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
     """`chunk`: partial results over runs of that many elements, along a new first axis."""
     signature = "arg, dims=None, keepdim=False, dtype=None, chunk=None"
+    signature += ", short=None" * (name == "sum")
     return Op(name, OpKind.REDUCTION, signature, 1, rule, torch)
 
 

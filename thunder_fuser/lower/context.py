@@ -19,9 +19,9 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import NONE, ROOT, ROW, Needs
 from thunder_fuser.lower.size_arguments import loops_of
-from thunder_fuser.schedule.axes import MAX_BYTES, is_vector, size_of
+from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.row_shape import LONGEST_PRODUCT, rounds
+from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 
@@ -192,24 +192,14 @@ class Context:
     def accumulator_type(self, name: str) -> DataType:
         """The type in which a reduction adds. A CPU adds Float in double, because it adds elements
         one by one. On a GPU each thread adds few elements, and threads are combined in pairs, so
-        Float loses no more than torch does. Nor does it in a matrix product of 16-bit floats.
+        Float loses no more than torch does. Nor does it in a `short` sum, as of a matrix product.
         """
         dtype = self.dtype_of(name)
         adds = self.combines(name) in ("sum", "prod")
-        if not self.is_cpu or not adds or self._is_short_product(name):
+        if not self.is_cpu or not adds or self.part.producer[name].attr("short"):
             return dtype
         wide = {DataType.Float: DataType.Double, DataType.ComplexFloat: DataType.ComplexDouble}
         return wide.get(dtype, dtype)
-
-    def _is_short_product(self, name: str) -> bool:
-        """True for a sum of at most LONGEST_PRODUCT products of 16-bit floats, each exact in Float,
-        along a row, whose elements the lanes of a vector add side by side."""
-        product = self.part.producer.get(str(self.part.producer[name].inputs[0]))
-        is_row = self.scheduled.params.inner and not self.repeatable
-        fits = is_row and size_of(self.part, self.scheduled.reduced) <= LONGEST_PRODUCT
-        if product is None or product.op != "mul" or not fits:
-            return False
-        return all(_is_widened(self.part, operand) for operand in product.inputs)
 
     def operand_types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
         """The type of each operand. A literal takes the type of the named operands; literals alone
@@ -261,19 +251,6 @@ class Context:
         if self.scheduled.params.inner and isinstance(target, str):
             return Lane(target, self.lane_symbol)
         return target
-
-
-
-
-def _is_widened(part: Part, name: str | Literal) -> bool:
-    """True for a 16-bit float that is cast to Float, and broadcast."""
-    while isinstance(name, str) and (maker := part.producer.get(name)) is not None:
-        if maker.op not in ("cast", *_EXPANDS):
-            return False
-        name = maker.inputs[0]
-        if isinstance(name, str) and part.tensors[name].dtype.is_half:
-            return True
-    return False
 
 
 SHORT_FORMS = {

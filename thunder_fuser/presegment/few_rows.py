@@ -27,7 +27,6 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.materialize_broadcasts import with_boundary
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
 from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS
-from thunder_fuser.schedule.row_shape import LONGEST_PRODUCT
 from thunder_fuser.target import Target
 
 LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
@@ -50,7 +49,8 @@ def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
         record: product for record in fusion.exprs
         if (product := _product(fusion, record, most, target)) is not None
     }  # fmt: skip
-    new = {record: _summed(fusion, record, product) for record, product in products.items()}
+    short = True if target.is_cpu else None
+    new = {record: _summed(fusion, record, p, short) for record, p in products.items()}
     stored = [p for p in products.values() if _stores(fusion, p)]
     for rows in dict.fromkeys(_source(fusion, product.rows) for product in stored):
         maker = fusion.producer[rows]
@@ -102,7 +102,7 @@ def is_of_few_rows(
     if len(b) != 2 or not 0 < rows <= most:
         return False
     if on_cpu:
-        return rows == 1 and is_half and length <= LONGEST_PRODUCT
+        return rows == 1 and is_half and length <= LONGEST
     if prod(b) < LEAST_ELEMENTS:
         return False
     if rows < FEWEST_ROWS:
@@ -162,8 +162,11 @@ def _is_fastest(fusion: Fusion, name: str, axis: int) -> bool:
     return defined.ints("strides")[axis] == 1
 
 
-def _summed(fusion: Fusion, record: OpRecord, product: _RowsAndMatrix) -> list[OpRecord]:
-    """The records of the product."""
+def _summed(
+    fusion: Fusion, record: OpRecord, product: _RowsAndMatrix, short: bool | None
+) -> list[OpRecord]:
+    """The records of the product. short: a CPU adds in Float, as torch does, each lane of a vector
+    a part of at most LONGEST products, which are exact."""
     rows, matrix, summed, _ = product
     (name,), axes = record.outputs, len(fusion.tensors[rows].sizes) - 1
     of_rows, of_matrix = Chain(rows, f"{name}.rows"), Chain(matrix, f"{name}.matrix")
@@ -174,7 +177,8 @@ def _summed(fusion: Fusion, record: OpRecord, product: _RowsAndMatrix) -> list[O
     of_matrix.add("broadcast", is_broadcast_dim=(True,) * axes + (False, False))
     total = Chain(of_rows.last, f"{name}.product")
     total.add("mul", of_matrix.last)
-    total.add("sum", dims=(axes + summed,), keepdim=False)
+    attrs = {} if short is None else {"short": short}
+    total.add("sum", dims=(axes + summed,), keepdim=False, **attrs)
     records = [*of_rows.records, *of_matrix.records]
     for bias in names_of(record)[2:]:
         added = Chain(bias, f"{name}.bias")

@@ -48,7 +48,6 @@ IDLE = 2.2  # of threads without columns, which still wait at every barrier
 SHORT, SHORT_ALONE = 0.5, 1.2  # if columns are fewer than ENOUGH; more for one block in an SM
 LEAST_OF_CLUSTER = 96  # threads of a block in a cluster; a row that needs fewer needs no cluster
 CLUSTER_PRICE = 0.15  # clusters of more than two blocks would wait for free SMs
-LONGEST_PRODUCT = 1 << 14  # elements of a matrix product of 16-bit floats that a CPU sums in Float
 
 
 @dataclass(frozen=True, slots=True)

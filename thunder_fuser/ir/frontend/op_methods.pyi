@@ -1475,6 +1475,7 @@ class OpMethods:
         keepdim: bool = False,
         dtype: DataType | None = None,
         chunk: int | None = None,
+        short: bool | None = None,
     ) -> Tensor:
         """The sum over dims.
 
@@ -1486,7 +1487,7 @@ class OpMethods:
 
         arg: a tensor.
         dims: an axis or a list of axes.
-        keepdim: True or False.
+        keepdim, short: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
             Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
             Float4_e2m1fn, Float4_e2m1fn_x2).

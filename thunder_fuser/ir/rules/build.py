@@ -326,6 +326,7 @@ class Definer:
         keepdim, chunk = bool(record.attr("keepdim")), record.attr("chunk")
         attrs: tuple[tuple[str, AttrValue], ...] = (("dims", dims), ("keepdim", keepdim))
         attrs += (("chunk", chunk),) * (chunk is not None)
+        attrs += (("short", True),) * bool(record.attr("short"))
         made = OpRecord(record.op, (source,), record.outputs, attrs)
         axes = shapes.reduction(self.tensors[source].domain.no_reductions, made, self.fresh)
         out = self._emit(made, _view(compute, axes))
