@@ -29,7 +29,7 @@ from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
 from thunder_fuser.explain.memory import need_matplotlib
 
-_POINT_SECONDS = {"small": 0.02, "gate": 0.6, "full": 1.0}
+_POINT_SECONDS = {"small": 0.02, "gate": 0.6, "full": 0.6}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
