@@ -22,6 +22,7 @@ them at the same place: x / cumsum(x) is one kernel, a reshape of cumsum(x) is a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -54,6 +55,7 @@ SHIFTED_PASSES = 2
 # Threads of a row, by what it moves: ADR 58. More threads would repeat what each computes of the
 # whole row, and fewer have too few loads under way. Where rows are fewer than SMs, half of both.
 MOVED_BYTES, VECTORS = 64, 2  # of a thread, at least
+NARROW_MOVED = 2  # times as much if the results of a row are narrower than what is read
 SHIFTED_MOVED = 4  # times as much if it tests its first and last steps
 MOST_THREADS, MOST_FEW_ROWS = 256, 512
 NEIGHBOURS = 32  # elements that neighbouring threads load at once: whole sectors
@@ -218,7 +220,9 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
     rows, vectors = match.kept_size * -(-match.reduced_size // columns), -(-columns // width)
     few = rows < match.target.sm_count
     times = SHIFTED_MOVED if columns % width and not few else 1
-    shares = (columns * _bytes_of_element(match), MOVED_BYTES * times), (vectors, VECTORS * times)
+    read, written = (_widest(match, names) for names in (match.part.inputs, match.part.outputs))
+    moved = MOVED_BYTES * (NARROW_MOVED if written < read and match.passes > 1 else 1)
+    shares = (columns * _bytes_of_element(match), moved * times), (vectors, VECTORS * times)
     most = min(-(-whole * (1 + few) // share) for whole, share in shares)
     least = min(vectors, NEIGHBOURS // width)
     x = max(1 << (most.bit_length() - 1), 1 << (least - 1).bit_length())
@@ -229,16 +233,24 @@ def _rows_of_block(match: Rows, x: int) -> int:
     """The rows that a block with x threads for each takes side by side."""
     row_bytes = (match.chunk or match.reduced_size) * _bytes_of_element(match)
     y, most = max(BLOCK_THREADS // x, 1), match.kept_size // (MANY_BLOCKS * match.target.sm_count)
-    while y * row_bytes < BLOCK_BYTES and 2 * y <= most and 2 * y * x <= 1024:
+    while y * row_bytes < BLOCK_BYTES and 2 * y <= most and 2 * y * x <= MOST_THREADS:
         y *= 2
     return y
 
 
 def _bytes_of_element(match: Rows) -> int:
     """What the part reads and writes of each element of its rows."""
+    return max(sum(_widths(match, (*match.part.inputs, *match.part.outputs))), 1)
+
+
+def _widest(match: Rows, names: Iterable[str]) -> int:
+    return max(_widths(match, names), default=0)
+
+
+def _widths(match: Rows, names: Iterable[str]) -> list[int]:
+    """The bytes of an element of those that have all elements of the rows."""
     part, axes = match.part, {*match.kept, *match.reduced}
-    moved = [part.tensors[n] for n in (*part.inputs, *part.outputs) if axes <= set(part.axes(n))]
-    return max(sum(tensor.dtype.bytes for tensor in moved), 1)
+    return [part.tensors[n].dtype.bytes for n in names if axes <= set(part.axes(n))]
 
 
 def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
