@@ -48,34 +48,29 @@ from thunder_fuser.schedule.scheduler import Decisions, KernelMatch, NoMatch
 from thunder_fuser.target import Target
 
 CPU_COLUMNS = 256
-# The most passes over odd rows with a weight for which rows are shifted (Split.shift). Speeds with
-# 4095 columns of bf16: RMS norm, two passes, 84 -> 94 % of clone; layer norm, three, 76 -> 66 %.
-# Without weights: softmax 87 -> 91 %, its backward 89 -> 101 % (H200).
+# The most passes over odd rows with a weight for which rows are shifted (Split.shift). With 4095
+# columns of bf16: RMS norm, two passes, 84 -> 94 % of clone; layer norm, three, 76 -> 66 % (H200).
 SHIFTED_PASSES = 2
 # Threads of a row, by what it moves: ADR 58. More threads would repeat what each computes of the
 # whole row, and fewer have too few loads under way. Where rows are fewer than SMs, half of both.
 MOVED_BYTES, VECTORS = 64, 2  # of a thread, at least
-NARROW_MOVED = 2  # times as much if the results of a row are narrower than what is read
-SHIFTED_MOVED = 4  # times as much if it tests its first and last steps
+# Times as much if results are narrower than what is read; if it tests its first and last steps.
+NARROW_MOVED, SHIFTED_MOVED = 2, 4
 MOST_THREADS, MOST_FEW_ROWS = 256, 512
 NEIGHBOURS = 32  # elements that neighbouring threads load at once: whole sectors
 BLOCK_THREADS = 128  # at least
 # Blocks begin one after another, 1.2 ns apart on an H200, so each of many moves this much.
 BLOCK_BYTES, MANY_BLOCKS = 6144, 16  # MANY_BLOCKS: for each SM
 SCANNED_CHUNK = 1024  # elements that a CPU scans at once: an array that fits its first-level cache
-COLUMN_THREADS = 64  # of a block whose threads scan columns
-SCANNED_ROW_THREADS = 256  # at most, of one row
+COLUMN_THREADS, SCANNED_ROW_THREADS = 64, 256  # of a block that scans columns; of a row, at most
 # Of a product of few rows: the elements of a thread and row, the most threads of a row by rows, and
 # the results for each SM up to which twice as many threads pay. Microseconds on an H200, of bf16,
-# before and with these rules:
-#   one row    [2048, 2048] 4.6 -> 4.0   [512, 2048] 3.6 -> 2.4   [8192, 2048] 10.2 -> 9.8
-#              [2048, 8192] 10.0 -> 9.8  [14336, 4096] 28.5 -> 27.8
+# without and with these rules:
+#   one row    [512, 2048] 3.6 -> 2.4    [8192, 2048] 10.2 -> 9.8    [14336, 4096] 28.5 -> 27.8
 #   two rows   [2048, 2048] 4.6 -> 4.1   [2048, 8192] 11.6 -> 10.7   [4864, 896] 5.7 -> 4.7
 PRODUCT_SHARE, PRODUCT_THREADS, FEW_RESULTS = 32, (256, 64), 16
 LEAST_ACROSS = 8  # threads across the columns of a block: whole sectors of float32
-# With fewer columns for each SM, a thread for each column would leave SMs idle. Then several
-# threads share a row.
-COLUMNS_PER_SM = 64
+COLUMNS_PER_SM = 64  # with fewer, several threads share a row: one for each would leave SMs idle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +102,8 @@ class Rows(KernelMatch):
                 return NoMatch(cls.name, f"result {name} has neither the row's axes nor all axes")
         pattern = pattern.without(chunked.axis) if chunked else pattern
         order = summed_order(part, part.reductions[0], pattern.walked, options)
-        kept, reduced = (
-            tuple(a for a in order if a in side) for side in (pattern.kept, pattern.reduced)
-        )
+        sides = pattern.kept, pattern.reduced
+        kept, reduced = (tuple(a for a in order if a in side) for side in sides)
         if chunked:  # runs have an order of their own; rfactor takes that of most tensors
             reduced = chunked.reduced
         last = tuple(takewhile(pattern.reduced.__contains__, reversed(order)))
@@ -218,11 +212,11 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
     float32 -> float32, of 4:       256 columns -> 32   1024 -> 128  4096 -> 256
     """
     rows, vectors = match.kept_size * -(-match.reduced_size // columns), -(-columns // width)
+    read, written = (_widths(match, names) for names in (match.part.inputs, match.part.outputs))
     few = rows < match.target.sm_count
     times = SHIFTED_MOVED if columns % width and not few else 1
-    read, written = (_widest(match, names) for names in (match.part.inputs, match.part.outputs))
-    moved = MOVED_BYTES * (NARROW_MOVED if written < read and match.passes > 1 else 1)
-    shares = (columns * _bytes_of_element(match), moved * times), (vectors, VECTORS * times)
+    moved = MOVED_BYTES * (NARROW_MOVED if match.passes > 1 and max(written) < max(read) else 1)
+    shares = (columns * max(sum(read + written), 1), moved * times), (vectors, VECTORS * times)
     most = min(-(-whole * (1 + few) // share) for whole, share in shares)
     least = min(vectors, NEIGHBOURS // width)
     x = max(1 << (most.bit_length() - 1), 1 << (least - 1).bit_length())
@@ -231,26 +225,18 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
 
 def _rows_of_block(match: Rows, x: int) -> int:
     """The rows that a block with x threads for each takes side by side."""
-    row_bytes = (match.chunk or match.reduced_size) * _bytes_of_element(match)
+    part, columns = match.part, match.chunk or match.reduced_size
+    row_bytes = columns * max(sum(_widths(match, (*part.inputs, *part.outputs))), 1)
     y, most = max(BLOCK_THREADS // x, 1), match.kept_size // (MANY_BLOCKS * match.target.sm_count)
     while y * row_bytes < BLOCK_BYTES and 2 * y <= most and 2 * y * x <= MOST_THREADS:
         y *= 2
     return y
 
 
-def _bytes_of_element(match: Rows) -> int:
-    """What the part reads and writes of each element of its rows."""
-    return max(sum(_widths(match, (*match.part.inputs, *match.part.outputs))), 1)
-
-
-def _widest(match: Rows, names: Iterable[str]) -> int:
-    return max(_widths(match, names), default=0)
-
-
 def _widths(match: Rows, names: Iterable[str]) -> list[int]:
-    """The bytes of an element of those that have all elements of the rows."""
+    """The bytes of an element of those that have all elements of the rows, or 0."""
     part, axes = match.part, {*match.kept, *match.reduced}
-    return [part.tensors[n].dtype.bytes for n in names if axes <= set(part.axes(n))]
+    return [part.tensors[n].dtype.bytes if axes <= set(part.axes(n)) else 0 for n in names] or [0]
 
 
 def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
