@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,191 @@ def test_tensor_cores_read_rows_of_16_bits(rows: int, stored: bool) -> None:
     assert ("segment_set" in rewritten(converted(rows, "rows"))) == stored
 
 
+# ---- rows with a scale
+
+Shape = tuple[int, ...]
+Norm = Callable[[FusionDefinition, Any, Any, Shape], Any]  # (x: [..., k], weight: [k]) -> y
+
+
+def scale_of(fd: FusionDefinition, x: Any) -> Any:
+    """1 / the root of the mean of a row's squares; one number a row."""
+    total = fd.ops.sum(fd.ops.mul(x, x), [-1], keepdim=True)
+    return fd.ops.rsqrt(fd.ops.add(fd.ops.mul(total, 1 / 512), 1e-5))
+
+
+def rounded(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """As in Hugging Face's models: rounded before the weight."""
+    x = fd.ops.cast(x, D.Float)
+    x = fd.ops.cast(fd.ops.mul(x, scale_of(fd, x)), D.BFloat16)
+    return fd.ops.cast(fd.ops.mul(weight, x), D.BFloat16)
+
+
+def spread(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """As Thunder writes it; 1 + weight, as in Gemma."""
+    x, last = fd.ops.cast(x, D.Float), len(shape) - 1
+    total = fd.ops.sum(fd.ops.mul(x, x), [last])
+    total = fd.ops.broadcast_in_dim(total, [*shape[:-1], 1], [*range(last)])
+    scale = fd.ops.rsqrt(fd.ops.add(fd.ops.truediv(total, 512.0), 1e-6))
+    scale = fd.ops.broadcast_in_dim(scale, shape, [*range(last + 1)])
+    wide = fd.ops.add(1.0, fd.ops.cast(weight, D.Float))
+    wide = fd.ops.broadcast_in_dim(wide, shape, [last])
+    return fd.ops.cast(fd.ops.mul(wide, fd.ops.mul(x, scale)), D.BFloat16)
+
+
+def no_weight(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    return fd.ops.cast(fd.ops.mul(scale_of(fd, x), x), D.BFloat16)
+
+
+def layer_norm(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """Its mean is subtracted, which is no factor."""
+    total = fd.ops.sum(x, [-1], keepdim=True)
+    x = fd.ops.sub(x, fd.ops.mul(total, 1 / 512))
+    return fd.ops.cast(fd.ops.mul(fd.ops.mul(x, scale_of(fd, x)), weight), D.BFloat16)
+
+
+def expensive(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """A factor that each block would compute again."""
+    return fd.ops.cast(fd.ops.mul(no_weight(fd, x, weight, shape), fd.ops.tanh(weight)), D.BFloat16)
+
+
+def of_expensive(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    return fd.ops.cast(fd.ops.mul(x, scale_of(fd, fd.ops.exp(x))), D.BFloat16)
+
+
+def padded(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """The scale of the first column, and 0 of the others: no number a row."""
+    scale = fd.ops.pad(scale_of(fd, x), [0, 511])
+    return fd.ops.cast(fd.ops.mul(x, scale), D.BFloat16)
+
+
+def over_rows(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """One number for all rows of each column."""
+    total = fd.ops.rsqrt(fd.ops.sum(fd.ops.mul(x, x), [0], keepdim=True))
+    return fd.ops.cast(fd.ops.mul(x, total), D.BFloat16)
+
+
+def normed(norm: Norm, *shape: int, products: int = 1) -> Graph:
+    """Products of one normed x."""
+    values = [meta(*shape), meta(512), *(meta(256, 512) for _ in range(products))]
+    with FusionDefinition() as fd:
+        x, weight, *matrices = map(fd.from_pytorch, values)
+        y = norm(fd, x, weight, shape)
+        for matrix in matrices:
+            fd.add_output(fd.ops.linear(y, matrix))
+    return fd, values
+
+
+SCALED: dict[str, Callable[[], Graph]] = {
+    "rounded": lambda: normed(rounded, 1, 512),
+    "spread": lambda: normed(spread, 1, 1, 512),
+    "no weight": lambda: normed(no_weight, 2, 1, 512),
+    "a vector": lambda: normed(rounded, 512),
+    "three products": lambda: normed(spread, 2, 512, products=3),
+}
+UNSCALED: dict[str, Callable[[], Graph]] = {
+    "three rows": lambda: normed(rounded, 3, 512),
+    "a layer norm": lambda: normed(layer_norm, 1, 512),
+    "an expensive factor": lambda: normed(expensive, 1, 512),
+    "squares of an expensive value": lambda: normed(of_expensive, 1, 512),
+    "a padded scale": lambda: normed(padded, 1, 512),
+    "a sum over rows": lambda: normed(over_rows, 2, 512),
+}
+
+
+def kernels(made: Graph) -> list[str]:
+    """The schedulers of the kernels on an H200."""
+    fd, values = made
+    plan = fd.plan([value.to("meta") for value in values], target="h200")
+    return [segment.scheduler.name for segment in plan.segments]
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_norm_is_computed_where_its_products_are(name: str) -> None:
+    names = kernels(SCALED[name]())
+    assert "persistent" not in names and len(names) == 1
+
+
+@pytest.mark.parametrize("name", UNSCALED)
+def test_other_rows_are_stored_first(name: str) -> None:
+    assert "segment_set" in rewritten(UNSCALED[name]())
+
+
+def test_a_norm_that_is_read_elsewhere_is_stored() -> None:
+    """By the user, or by an op that is no product."""
+    for reads in (lambda fd, y: y, lambda fd, y: fd.ops.mul(y, 2.0)):
+        values = [meta(1, 512), meta(512), meta(256, 512)]
+        with FusionDefinition() as fd:
+            x, weight, matrix = map(fd.from_pytorch, values)
+            y = rounded(fd, x, weight, (1, 512))
+            fd.add_output(fd.ops.linear(y, matrix))
+            fd.add_output(reads(fd, y))
+        assert "segment_set" in rewritten((fd, values))
+
+
+def test_a_norm_is_a_kernel_on_a_cpu_and_under_repeatable() -> None:
+    assert "segment_set" in rewritten(normed(rounded, 1, 512), CPU)
+    with options(repeatable=True):
+        assert "segment_set" in rewritten(normed(rounded, 1, 512))
+
+
+def test_what_a_norm_reads_is_stored_once() -> None:
+    """x + linear(z) is a kernel of its own, whose result two products and their norms read."""
+    values = [meta(1, 512), meta(1, 512), meta(512, 512), meta(512), meta(256, 512), meta(256, 512)]
+    with FusionDefinition() as fd:
+        x, z, project, weight, *matrices = map(fd.from_pytorch, values)
+        y = rounded(fd, fd.ops.add(x, fd.ops.linear(z, project)), weight, (1, 512))
+        for matrix in matrices:
+            fd.add_output(fd.ops.linear(y, matrix))
+    assert kernels((fd, values)) == ["reduction", "reduction"]
+    ops = rewritten((fd, values))
+    assert ops.count("segment_set") == 1 and ops.index("segment_set") < ops.index("rsqrt")
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    rows=st.sampled_from([(1,), (2,), (2, 1), (1, 2), ()]), seed=st.integers(0, 9),
+    k=st.sampled_from([64, 512, 896, 1001]), dtype=st.sampled_from(DTYPES[:2]),
+)  # fmt: skip
+def test_norms_are_as_exact_as_torch(
+    rows: tuple[int, ...], k: int, dtype: torch.dtype, seed: int
+) -> None:
+    """And the same bits if the threads of a block run the other way round."""
+    n = -(-(1 << 16) // k)
+    values = [rand(*rows, k, dtype=dtype, seed=seed), rand(k, dtype=dtype, seed=seed + 1)]
+    values += [rand(n, k, dtype=dtype, seed=seed + 2), rand(n, dtype=dtype, seed=seed + 3)]
+    with FusionDefinition() as fd:
+        x, weight, matrix, bias = map(fd.from_pytorch, values)
+        wide = fd.ops.cast(x, D.Float)
+        total = fd.ops.sum(fd.ops.mul(wide, wide), [-1], keepdim=True)
+        scale = fd.ops.rsqrt(fd.ops.add(fd.ops.mul(total, 1 / k), 1e-5))
+        y = fd.ops.mul(fd.ops.mul(wide, scale), fd.ops.cast(weight, D.Float))
+        y = fd.ops.cast(y, D.Half if dtype is torch.float16 else D.BFloat16)
+        fd.add_output(fd.ops.linear(y, matrix, bias))
+    assert len(kernels((fd, values))) == 1
+    (made,) = fd.execute(values, target="emulator")
+    with options(emulate_reversed=True):
+        (again,) = fd.execute(values, target="emulator")
+
+    def eager(x: torch.Tensor, weight: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.rms_norm(x, (k,), weight, 1e-5), *more)
+
+    exact, usual = eager(*(value.double() for value in values)), eager(*values)
+    assert made.dtype is dtype and made.shape == usual.shape and torch.equal(made, again)
+    assert error(made, exact) <= 1.2 * error(usual, exact) + 1e-6 * k**0.5
+
+
+def test_special_values_of_a_norm() -> None:
+    """A row of zeros is 0, one with NaN or an infinity is NaN; huge and tiny ones are not."""
+    x, weight = rand(2, 512, dtype=torch.bfloat16), torch.ones(512, dtype=torch.bfloat16)
+    matrix = rand(256, 512, dtype=torch.bfloat16, seed=3)
+    fd, _ = normed(rounded, 2, 512)
+    for first in (0.0, torch.nan, torch.inf, 1e15, 1e-15):
+        x[0] = first * torch.ones(512)
+        (made,) = fd.execute([x, weight, matrix], target="emulator")
+        exact = F.linear(F.rms_norm(x.double(), (512,), weight.double(), 1e-5), matrix.double())
+        torch.testing.assert_close(made.double(), exact, rtol=1e-2, atol=1e-2, equal_nan=True)
+
+
 # ---- kernels
 
 
@@ -162,11 +348,12 @@ def block(rows: int, dtype: torch.dtype = torch.bfloat16, *, width: int = 2048) 
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
-def test_a_gated_block_has_three_kernels(rows: int, golden: Golden) -> None:
-    """The norm; gate, up, silu and their product; down and the residual."""
+def test_a_gated_block_has_few_kernels(rows: int, golden: Golden) -> None:
+    """Gate, up, silu and their product; down and the residual. For tensor cores the norm too."""
     fd, values = block(rows)
-    plan, by = fd.plan(values, target="h200"), "products" if rows > 2 else "reduction"
-    assert [one.scheduler.name for one in plan.segments] == ["persistent", by, by]
+    plan = fd.plan(values, target="h200")
+    names = ["persistent", "products", "products"] if rows > 2 else ["reduction"] * 2
+    assert [one.scheduler.name for one in plan.segments] == names
     golden(str(plan))
 
 

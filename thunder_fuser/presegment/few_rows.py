@@ -12,18 +12,26 @@ compute the sum (schedule/products.py). Every block reads the rows, so computed 
 first:
 
     T0 = silu(T9)  ->  T10 = silu(T9); T0 = segment_set(T10)
+
+A scale of each row, as of an RMS norm, goes behind the sum, and each block computes it again:
+
+    r = rsqrt(sum(x * x)); y = cast(x * broadcast(r) * w, BFloat16); sum(cast(y, Float) * m)
+->  sum(x * w * m) * rsqrt(sum(broadcast(x * x)))
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
+from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.record import Operand, OpRecord, names_of
 from thunder_fuser.presegment.materialize_broadcasts import with_boundary
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
 from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS
@@ -35,6 +43,7 @@ FEWEST_COLUMNS, LONGEST = 128, 1 << 14
 PRODUCTS = ("linear", "matmul")
 HALVES = frozenset({DataType.Half, DataType.BFloat16})
 SUMMED = HALVES | {DataType.Float}
+_SPREADS = frozenset({"broadcast", "broadcast_in_dim", "expand", "reshape", "squeeze"})
 
 
 def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
@@ -49,10 +58,17 @@ def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
         record: product for record in fusion.exprs
         if (product := _product(fusion, record, most, target)) is not None
     }  # fmt: skip
+    scaled = {} if target.is_cpu or options.repeatable else _scaled(fusion, products)
     short = True if target.is_cpu else None
-    new = {record: _summed(fusion, record, p, short) for record, p in products.items()}
-    stored = [p for p in products.values() if _stores(fusion, p)]
-    for rows in dict.fromkeys(_source(fusion, product.rows) for product in stored):
+    new = {
+        record: _summed(fusion, record, product, short, scaled.get(_source(fusion, product.rows)))
+        for record, product in products.items()
+    }
+    stored = dict.fromkeys(
+        rows for product in products.values()
+        if _stores(fusion, rows := _read(fusion, product, scaled), product.height)
+    )  # fmt: skip
+    for rows in stored:
         maker = fusion.producer[rows]
         *before, last = new.get(maker, [maker])
         new[maker] = [*before, *with_boundary(last)]
@@ -66,11 +82,17 @@ def _source(fusion: Fusion, name: str) -> str:
     return name
 
 
-def _stores(fusion: Fusion, product: _RowsAndMatrix) -> bool:
+def _read(fusion: Fusion, product: _RowsAndMatrix, scaled: Mapping[str, _Scaled]) -> str:
+    """The value of which a product reads its rows, before casts to a wider type."""
+    name = _source(fusion, product.rows)
+    return _unrounded(fusion, scaled[name].rest) if name in scaled else name
+
+
+def _stores(fusion: Fusion, rows: str, height: int) -> bool:
     """True if the rows are stored before the product: if a kernel computes them alone, by more than
     casts of what is in memory. Tensor cores need them in memory as they are."""
-    is_free = _only_moves if product.height < FEWEST_ROWS else _is_move
-    chain = [*makers(fusion.producer, _source(fusion, product.rows), is_free)]
+    is_free = _only_moves if height < FEWEST_ROWS else _is_move
+    chain = [*makers(fusion.producer, rows, is_free)]
     computes = any(not is_free(r) and r.row.kind is not OpKind.EXTERNAL for r in chain)
     return computes and len(chain[0].outputs) == 1
 
@@ -109,6 +131,138 @@ def is_of_few_rows(
         return True
     is_wide = prod(b) >= FEWEST_COLUMNS * length and length <= LONGEST
     return rows <= MOST_ROWS and is_half and is_wide and not length % 8
+
+
+# ---- rows with a scale
+
+
+class _Scaled(NamedTuple):
+    """Rows that are a product of `rest`, of the factors, and of one number a row."""
+
+    rest: str
+    factors: tuple[Operand, ...]
+    scale: str
+
+
+def _scaled(
+    fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]
+) -> dict[str, _Scaled]:
+    """{rows: their parts}, of those that products of one or two rows alone read."""
+    readers = dict[str, list[OpRecord]]()
+    for record in fusion.exprs:
+        for name in names_of(record):
+            readers.setdefault(name, []).append(record)
+
+    def are_alone(name: str) -> bool:
+        return name not in fusion.results and all(
+            are_alone(reader.outputs[0]) if reader.op == "reshape"
+            else reader in products and products[reader].rows == name
+            for reader in readers[name]
+        )  # fmt: skip
+
+    sources = {_source(fusion, p.rows) for p in products.values() if p.height < FEWEST_ROWS}
+    parts = {name: _parts(fusion, name) for name in sources if are_alone(name)}
+    return {name: scaled for name, scaled in parts.items() if scaled is not None}
+
+
+def _parts(fusion: Fusion, name: str, factors: tuple[Operand, ...] = ()) -> _Scaled | None:
+    """The parts of rows, if any block may compute them: what is between was rounded before."""
+    maker = fusion.producer.get(name)
+    if maker is None or maker.op not in ("cast", "mul") or fusion.tensors[name].dtype not in SUMMED:
+        return None
+    if maker.op == "cast":
+        return _parts(fusion, str(maker.inputs[0]), factors)
+    sizes = {name: view.sizes for name, view in fusion.tensors.items() if name in maker.inputs}
+    pairs = [
+        (str(rest), other) for rest, other in (maker.inputs, maker.inputs[::-1])
+        if sizes.get(str(rest)) == fusion.tensors[name].sizes
+    ]  # fmt: skip
+    for rest, other in pairs:
+        if scale := _scale(fusion, str(other), rest):
+            return _Scaled(rest, factors, scale)
+    for rest, other in pairs:
+        cheap = all(map(_is_cheap, makers(fusion.producer, str(other))))
+        if cheap and (scaled := _parts(fusion, rest, (*factors, other))):
+            return scaled
+    return None
+
+
+def _scale(fusion: Fusion, name: str, rest: str) -> str:
+    """The value with one number a row that is multiplied by `rest`, or nothing: sums over rows that
+    are computed of `rest` at little cost, and what one number can be computed of these."""
+    tensors, sizes = fusion.tensors, fusion.tensors[rest].sizes
+    rows, ends = prod(sizes[:-1]), {rest, _unrounded(fusion, rest)}
+
+    def is_small(name: str) -> bool:
+        return prod(tensors[name].sizes) == rows < sizes[-1]
+
+    def fits(record: OpRecord) -> bool:
+        if record.op != "sum":
+            names = names_of(record)
+            known = all(is_small(name) and name in fusion.producer for name in names)
+            return known and (record.op in _SPREADS or record.row.kind is OpKind.POINTWISE)
+        (source,) = names_of(record)
+        inner = makers(fusion.producer, source, lambda record: record.outputs[0] not in ends)
+        return (
+            tensors[source].sizes == sizes and record.ints("dims") == (len(sizes) - 1,)
+            and all(record.outputs[0] in ends or _is_cheap(record) for record in inner)
+        )  # fmt: skip
+
+    maker = fusion.producer.get(name)
+    if maker is not None and maker.op in _SPREADS and not is_small(name):
+        (name,) = names_of(maker)
+    chain = [*makers(fusion.producer, name, lambda record: record.op != "sum")]
+    has_sum = any(record.op == "sum" for record in chain)
+    return name if has_sum and is_small(name) and all(map(fits, chain)) else ""
+
+
+def _is_cheap(record: OpRecord) -> bool:
+    """True if each block may compute the result again."""
+    return _is_move(record) or (record.row.kind is OpKind.POINTWISE and not is_costly(record.row))
+
+
+def _unrounded(fusion: Fusion, name: str) -> str:
+    """The value that was cast to this one, a type that holds all of it."""
+    while (maker := fusion.producer.get(name)) is not None and maker.op == "cast":
+        (source,) = names_of(maker)
+        if fusion.tensors[source].dtype.bytes > fusion.tensors[name].dtype.bytes:
+            return name
+        name = source
+    return name
+
+
+def _scale_behind(
+    fusion: Fusion, scale: str, product: _RowsAndMatrix, name: str
+) -> tuple[list[OpRecord], str]:
+    """The records that compute a scale for each result of a product, and its name.
+
+    r = rsqrt(sum(T0: [1, k], dims=[1]))
+    ->  T1 = broadcast_in_dim(T0, shape=[1, n, k]); T2 = sum(T1, dims=[2]); r = rsqrt(T2: [1, n])
+    """
+    sizes, columns = fusion.tensors[product.rows].sizes, fusion.tensors[product.matrix].sizes
+    lacking, new = len(sizes) - product.summed, dict[str, str]()
+    shape = (*sizes[:lacking], columns[1 - product.summed], *sizes[lacking:])
+    kept = tuple(axis for axis in range(len(shape)) if axis != lacking)
+    chain = {*makers(fusion.producer, scale, lambda record: record.op != "sum")}
+    records = list[OpRecord]()
+    for record in filter(chain.__contains__, fusion.exprs):
+        (old,), source = record.outputs, str(record.inputs[0])
+        if record.op == "sum":
+            again = Chain(source, f"{name}.scale")
+            again.add("reshape", new_shape=sizes)
+            again.add("broadcast_in_dim", shape=shape, broadcast_dims=kept)
+            again.add("sum", dims=(len(sizes) - 1 + product.summed,), keepdim=False)
+            records, new[old] = [*records, *again.records], again.last
+        elif record.op in _SPREADS:
+            new[old] = new[source]
+        else:
+            new[old] = f"{old}.{name}.scale"
+            inputs = tuple(new.get(str(operand), operand) for operand in record.inputs)
+            records.append(replace(record, inputs=inputs, outputs=(new[old],)))
+    return records, new[scale]
+
+
+# ---- the records of a product
 
 
 class _RowsAndMatrix(NamedTuple):
@@ -163,14 +317,22 @@ def _is_fastest(fusion: Fusion, name: str, axis: int) -> bool:
 
 
 def _summed(
-    fusion: Fusion, record: OpRecord, product: _RowsAndMatrix, short: bool | None
+    fusion: Fusion, record: OpRecord, product: _RowsAndMatrix, short: bool | None,
+    scaled: _Scaled | None,
 ) -> list[OpRecord]:
     """The records of the product. short: a CPU adds in Float, as torch does, each lane of a vector
-    a part of at most LONGEST products, which are exact."""
+    a part of at most LONGEST products, which are exact. scaled: the parts of the rows, if their
+    scale goes behind the sum."""
     rows, matrix, summed, _ = product
-    (name,), axes = record.outputs, len(fusion.tensors[rows].sizes) - 1
-    of_rows, of_matrix = Chain(rows, f"{name}.rows"), Chain(matrix, f"{name}.matrix")
+    (name,), sizes = record.outputs, fusion.tensors[rows].sizes
+    axes = len(sizes) - 1
+    of_rows = Chain(scaled.rest if scaled else rows, f"{name}.rows")
+    of_matrix = Chain(matrix, f"{name}.matrix")
     of_rows.add("cast", dtype=DataType.Float)
+    for factor in scaled.factors if scaled else ():
+        of_rows.add("mul", factor)
+    if scaled:
+        of_rows.add("reshape", new_shape=sizes)
     lacking = axes + 1 - summed  # of the axes of both, the one that the rows lack
     of_rows.add("broadcast", is_broadcast_dim=tuple(at == lacking for at in range(axes + 2)))
     of_matrix.add("cast", dtype=DataType.Float)
@@ -180,6 +342,10 @@ def _summed(
     attrs = {} if short is None else {"short": short}
     total.add("sum", dims=(axes + summed,), keepdim=False, **attrs)
     records = [*of_rows.records, *of_matrix.records]
+    if scaled:
+        scales, scale = _scale_behind(fusion, scaled.scale, product, name)
+        records += scales
+        total.add("mul", scale)
     for bias in names_of(record)[2:]:
         added = Chain(bias, f"{name}.bias")
         added.add("cast", dtype=DataType.Float)
