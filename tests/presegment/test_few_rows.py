@@ -178,6 +178,12 @@ def no_weight(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
     return fd.ops.cast(fd.ops.mul(scale_of(fd, x), x), D.BFloat16)
 
 
+def reshaped(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    """Its input and its result."""
+    y = no_weight(fd, fd.ops.reshape(x, [1, *shape]), weight, shape)
+    return fd.ops.reshape(y, [1, shape[-1]])
+
+
 def layer_norm(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
     """Its mean is subtracted, which is no factor."""
     total = fd.ops.sum(x, [-1], keepdim=True)
@@ -222,6 +228,7 @@ SCALED: dict[str, Callable[[], Graph]] = {
     "spread": lambda: normed(spread, 1, 1, 512),
     "no weight": lambda: normed(no_weight, 2, 1, 512),
     "a vector": lambda: normed(rounded, 512),
+    "reshaped": lambda: normed(reshaped, 1, 1, 512),
     "three products": lambda: normed(spread, 2, 512, products=3),
 }
 UNSCALED: dict[str, Callable[[], Graph]] = {
@@ -245,6 +252,17 @@ def kernels(made: Graph) -> list[str]:
 def test_a_norm_is_computed_where_its_products_are(name: str) -> None:
     names = kernels(SCALED[name]())
     assert "persistent" not in names and len(names) == 1
+
+
+def test_a_norm_of_rows_that_are_cut_is_stored() -> None:
+    """Each half has the scale of the whole."""
+    values = [rand(1, 1024, dtype=torch.bfloat16), rand(1024, dtype=torch.bfloat16, seed=1)]
+    values.append(rand(256, 512, dtype=torch.bfloat16, seed=2))
+    with FusionDefinition() as fd:
+        x, weight, matrix = map(fd.from_pytorch, values)
+        y = fd.ops.reshape(rounded(fd, x, weight, (1, 1024)), [2, 512])
+        fd.add_output(fd.ops.linear(y, matrix))
+    assert "segment_set" in rewritten((fd, values))
 
 
 @pytest.mark.parametrize("name", UNSCALED)

@@ -85,7 +85,7 @@ def _source(fusion: Fusion, name: str) -> str:
 def _read(fusion: Fusion, product: _RowsAndMatrix, scaled: Mapping[str, _Scaled]) -> str:
     """The value of which a product reads its rows, before casts to a wider type."""
     name = _source(fusion, product.rows)
-    return _unrounded(fusion, scaled[name].rest) if name in scaled else name
+    return _source(fusion, _unrounded(fusion, scaled[name].rest)) if name in scaled else name
 
 
 def _stores(fusion: Fusion, rows: str, height: int) -> bool:
@@ -137,7 +137,7 @@ def is_of_few_rows(
 
 
 class _Scaled(NamedTuple):
-    """Rows that are a product of `rest`, of the factors, and of one number a row."""
+    """Rows that are a product of `rest`, the factors, and the scale, which has one number a row."""
 
     rest: str
     factors: tuple[Operand, ...]
@@ -153,15 +153,18 @@ def _scaled(
         for name in names_of(record):
             readers.setdefault(name, []).append(record)
 
-    def are_alone(name: str) -> bool:
-        return name not in fusion.results and all(
-            are_alone(reader.outputs[0]) if reader.op == "reshape"
-            else reader in products and products[reader].rows == name
+    few = {r: p for r, p in products.items() if p.height < FEWEST_ROWS}
+    widths = {_source(fusion, p.rows): fusion.tensors[p.rows].sizes[-1] for p in few.values()}
+
+    def are_alone(name: str, width: int) -> bool:
+        """A reshape may not cut rows."""
+        return name not in fusion.results and fusion.tensors[name].sizes[-1] == width and all(
+            are_alone(reader.outputs[0], width) if reader.op == "reshape"
+            else reader in few and few[reader].rows == name
             for reader in readers[name]
         )  # fmt: skip
 
-    sources = {_source(fusion, p.rows) for p in products.values() if p.height < FEWEST_ROWS}
-    parts = {name: _parts(fusion, name) for name in sources if are_alone(name)}
+    parts = {name: _parts(fusion, name) for name, width in widths.items() if are_alone(name, width)}
     return {name: scaled for name, scaled in parts.items() if scaled is not None}
 
 
@@ -172,11 +175,9 @@ def _parts(fusion: Fusion, name: str, factors: tuple[Operand, ...] = ()) -> _Sca
         return None
     if maker.op == "cast":
         return _parts(fusion, str(maker.inputs[0]), factors)
-    sizes = {name: view.sizes for name, view in fusion.tensors.items() if name in maker.inputs}
-    pairs = [
-        (str(rest), other) for rest, other in (maker.inputs, maker.inputs[::-1])
-        if sizes.get(str(rest)) == fusion.tensors[name].sizes
-    ]  # fmt: skip
+    views = {operand: fusion.tensors[operand] for operand in names_of(maker)}
+    whole = {operand for operand, view in views.items() if view.sizes == fusion.tensors[name].sizes}
+    pairs = [(str(a), b) for a, b in (maker.inputs, maker.inputs[::-1]) if a in whole]
     for rest, other in pairs:
         if scale := _scale(fusion, str(other), rest):
             return _Scaled(rest, factors, scale)
