@@ -29,6 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rows", nargs="+", type=at_least_one, default=products.ROWS, help="of the products")
     add("--batch", nargs="+", type=at_least_one, default=(1, 4, 8), help="default: 1 4 8")
     add("--of", choices=tokens.MODELS, default="Llama-3.2-1B", help="sizes of the tokens' model")
+    weights = (tokens.BF16, *tokens.NARROW)
+    add("--weights", choices=weights, default=tokens.BF16, help="of the tokens' model (bf16)")
     add("--layers", type=at_least_one, help="of the model, if not its own")
     add("--seconds", type=float, default=0.2, help="of running, for each product (0.2)")
 
@@ -63,12 +65,14 @@ def _products(given: argparse.Namespace, report: Report, rate: float) -> None:
 def _tokens(given: argparse.Namespace, report: Report, rate: float) -> None:
     sizes = tokens.SMALL if given.small else tokens.MODELS[given.of]
     sizes = replace(sizes, layers=given.layers or sizes.layers)
-    report.figures["model"] = asdict(sizes)
+    report.figures["model"] = {**asdict(sizes), "weights": given.weights}
     found: list[tokens.Measured] = []
     broken: dict[str, str] = {}
     for batch in given.batch:
         with report.section(f"a token, batch {batch}"):
-            context = tokens.Context(sizes, rate, 10 * given.seconds, given.device, given.compile)
+            context = tokens.Context(
+                sizes, rate, 10 * given.seconds, given.device, given.compile, given.weights
+            )
             measured, failures = tokens.measure(context, batch)
             found += measured
             broken |= {f"{name}, batch {batch}": why for name, why in failures.items()}

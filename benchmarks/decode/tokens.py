@@ -30,6 +30,8 @@ from thunder_fuser.explain.shown import table
 EAGER, COMPILE, GRAPHS = "eager", "torch.compile", "torch.compile reduce-overhead"
 OURS, OURS_GRAPHS, OURS_TORCH = "ours", "ours, graphs", "ours, graphs, torch's products"
 OURS_IN_TURN = "ours, graphs, launched in turn"
+BF16 = "bf16"
+NARROW = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 POSITION = 100  # of the token that is measured
 WRONG = 1.5  # times eager's error
 LEAST_ERROR = 1e-2
@@ -137,8 +139,33 @@ class Llama(nn.Module):
     @property
     def read_bytes(self) -> int:
         """Bytes of all weights but the embedding, of which a token reads a row."""
-        whole = sum(one.nbytes for one in self.parameters())
-        return whole - self.tokens.weight.nbytes
+        narrow = (layer for layer in self.modules() if isinstance(layer, Quantised))
+        read = [*self.parameters(), *(buffer for layer in narrow for buffer in layer.buffers())]
+        return sum(weight.nbytes for weight in read) - self.tokens.weight.nbytes
+
+
+class Quantised(nn.Module):
+    """A linear layer with a weight of 8 bits, and a scale for each of its rows."""
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        weight, is_float = linear.weight.detach().float(), dtype.is_floating_point
+        most = torch.finfo(dtype).max if is_float else torch.iinfo(dtype).max
+        scale = weight.abs().amax(1, keepdim=True) / most
+        narrow = weight / scale if is_float else (weight / scale).round()
+        self.register_buffer("weight", narrow.to(dtype))
+        self.register_buffer("scale", scale.to(linear.weight.dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight.to(x.dtype) * self.scale)
+
+
+def quantise(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replaces each linear layer of a model."""
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Quantised(child, dtype))
 
 
 Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -156,11 +183,13 @@ def default_device(device: torch.device) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def make(sizes: Model, batch: int, device: torch.device) -> Llama:
+def make(sizes: Model, batch: int, device: torch.device, weights: str = BF16) -> Llama:
     """Seeded weights, and a cache of random rows."""
     torch.manual_seed(SEED)
     with default_device(device):
         model = Llama(sizes, batch)
+    if weights in NARROW:
+        quantise(model, NARROW[weights])
     for layer in model.layers:
         layer.keys.normal_()
         layer.values.normal_()
@@ -209,12 +238,13 @@ class Context:
     seconds: float
     device: torch.device
     with_compile: bool
+    weights: str = BF16
 
 
 def measure(context: Context, batch: int) -> tuple[list[Measured], dict[str, str]]:
     """Each contender's token, and what those that failed said."""
     sizes, device = context.sizes, context.device
-    model = make(sizes, batch, device)
+    model = make(sizes, batch, device, context.weights)
     tokens = torch.arange(batch, device=device)[:, None] + 5
     position = torch.tensor([POSITION % sizes.sequence], device=device)
     broken: dict[str, str] = {}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+import pytest
 import torch
 
 from benchmarks.decode import products, run, tokens
@@ -31,9 +32,10 @@ def test_products_are_right_and_measured() -> None:
     assert all(one["floor"] > 0 and one["of_floor"]["torch"] > 0 for one in found)
 
 
-def test_tokens_are_right_and_measured() -> None:
+@pytest.mark.parametrize("weights", [tokens.BF16, *tokens.NARROW])
+def test_tokens_are_right_and_measured(weights: str) -> None:
     report = Report({}, None)
-    run.run(small(parts=["tokens"], batch=[1, 2], layers=1), report)
+    run.run(small(parts=["tokens"], batch=[1, 2], layers=1, weights=weights), report)
     assert report.failed == [] and report.figures["broken"] == {}
     found = report.figures["tokens"]
     assert [(one["batch"], one["contender"]) for one in found] == [

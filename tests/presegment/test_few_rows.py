@@ -526,8 +526,110 @@ def test_tensor_cores_do_not_round_products() -> None:
     assert segment.scheduler.name == "reduction"
 
 
-def test_a_computed_matrix_is_dequantised_in_the_kernel() -> None:
-    """A weight of 8 bits with a scale a row is read as it is."""
+# ---- matrices of 8 bits
+
+NARROW = (torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
+Scale = Callable[[FusionDefinition, Any, Any], Any]  # (matrix: bf16[n, k], scale) -> matrix
+FORMS: dict[str, tuple[tuple[int, ...], Scale]] = {
+    "a row": ((256, 1), lambda fd, w, scale: fd.ops.mul(w, scale)),
+    "a row, spread": (
+        (256, 1), lambda fd, w, s: fd.ops.mul(fd.ops.broadcast_in_dim(s, [256, 512], [0, 1]), w)
+    ),
+    "the matrix": ((1, 1), lambda fd, w, scale: fd.ops.mul(scale, w)),
+    "a group": (
+        (256, 8, 1),
+        lambda fd, w, s: fd.ops.reshape(
+            fd.ops.mul(fd.ops.reshape(w, [256, 8, 64]), s), [256, 512]
+        ),
+    ),
+}  # fmt: skip
+
+
+def quantised(rows: int, dtype: torch.dtype, form: str, *, offset: int = 0) -> Graph:
+    """linear(x, matrix * scale) of a matrix of 8 bits."""
+    shape, scaled = FORMS[form]
+    flat = (20 * rand(256 * 512 + offset, seed=2)).to(torch.int16).to(dtype)
+    values = [rand(rows, 512, dtype=torch.bfloat16), flat[offset:].view(256, 512)]
+    values.append(rand(*shape, dtype=torch.bfloat16, seed=3))
+    with FusionDefinition() as fd:
+        x, weight, scale = map(fd.from_pytorch, values)
+        matrix = fd.ops.cast(scaled(fd, fd.ops.cast(weight, D.BFloat16), scale), D.BFloat16)
+        fd.add_output(fd.ops.linear(x, matrix))
+    return fd, values
+
+
+def product_of(values: Values) -> torch.Tensor:
+    """In float64."""
+    x, weight, scale = (value.double() for value in values)
+    groups = weight.view(*scale.shape[:-1], -1) if scale.numel() > 1 else weight
+    return x @ (groups * scale).view_as(weight).t()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_matrix_of_8_bits_is_dequantised_in_the_kernel(
+    form: str, dtype: torch.dtype, rows: int
+) -> None:
+    """One kernel, which reads it as it is; tensor cores take no scale a group."""
+    made = fd, values = quantised(rows, dtype, form)
+    if rows > 2 and form == "a group":
+        assert "expr_eval" in kernels(made)
+        return
+    assert kernels(made) == ["products" if rows > 2 else "reduction"]
+    (result,) = fd.execute(values, target="emulator")
+    exact = product_of(values)
+    assert error(result, exact) <= 0.005 * float(exact.abs().max())
+
+
+def test_groups_are_read_in_vectors() -> None:
+    text = body(*quantised(1, torch.int8, "a group"))
+    assert "Vec<i8, 16>" in text and "products" not in text
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_matrix_of_8_bits_at_an_odd_address(rows: int) -> None:
+    fd, values = quantised(rows, torch.int8, "a row", offset=1)
+    (result,) = fd.execute(values, target="emulator")
+    exact = product_of(values)
+    assert error(result, exact) <= 0.005 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_scale_of_columns_stays_with_the_matrix(rows: int) -> None:
+    """Also of a square one, where it has as many numbers as one of rows."""
+    values = [rand(rows, 512, dtype=torch.bfloat16), rand(512, 512).mul(20).to(torch.int8)]
+    values.append(rand(1, 512, dtype=torch.bfloat16, seed=3))
+    with FusionDefinition() as fd:
+        x, weight, scale = map(fd.from_pytorch, values)
+        matrix = fd.ops.mul(fd.ops.cast(weight, D.BFloat16), scale)
+        fd.add_output(fd.ops.linear(x, fd.ops.cast(matrix, D.BFloat16)))
+    (result,) = fd.execute(values, target="emulator")
+    exact = values[0].double() @ (values[1].double() * values[2].double()).t()
+    assert error(result, exact) <= 0.005 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_special_values_of_8_bits(rows: int) -> None:
+    """NaN of a float of 8 bits reaches the results of its row, and no others."""
+    fd, values = quantised(rows, torch.float8_e5m2, "a row")
+    values[1].view(torch.uint8)[3, 5], values[1].view(torch.uint8)[9, 511] = 0x7F, 0x7C
+    (result,) = fd.execute(values, target="emulator")
+    exact = product_of(values)
+    assert exact.isfinite().all(0).sum() == 254
+    torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=1.0, equal_nan=True)
+
+
+def test_kernels_of_8_bits_compile() -> None:
+    for dtype in NARROW:
+        for rows in (1, 2, 8):
+            fd, values = quantised(rows, dtype, "a row")
+            check_sources([*fd.sources(values, target="h200")], "this test")
+    compile_waiting()
+
+
+def test_a_float_matrix_of_8_bits_is_dequantised_in_the_kernel() -> None:
+    """Of float32 rows, by a plain sum."""
     values = [rand(1, 512), torch.randint(-128, 128, (128, 512), dtype=torch.int8), rand(128, 1)]
     with FusionDefinition() as fd:
         x, weight, scale = map(fd.from_pytorch, values)

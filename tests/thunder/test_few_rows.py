@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from helpers.cases import rand
 from torch import nn
 
-from benchmarks.decode.tokens import SMALL, Llama, make
+from benchmarks.decode.tokens import NARROW, SMALL, Llama, make
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.explain import report
 
@@ -168,3 +168,20 @@ def test_a_layer_has_few_launches() -> None:
     assert greedy(jitted, model, 2) == greedy(model, model, 2)
     first, *others = (one.schedulers for one in report(jitted).fusions)
     assert first.count("joined") == 2 and [one.count("joined") for one in others] == [2, 0]
+    assert not any("persistent" in one for one in (first, *others))  # the norms
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("weights", NARROW)
+def test_a_model_with_weights_of_8_bits(weights: str, batch: int) -> None:
+    """No product is torch's, not even in a fusion, and the error is at most eager's."""
+    sizes = replace(SMALL, width=512, heads=8, kv_heads=4, layers=1)
+    model = make(sizes, batch, torch.device("cpu"), weights)
+    whole, values = copy.deepcopy(model).double(), (torch.arange(batch)[:, None], torch.tensor([0]))
+    jitted = jit(model)
+    with torch.no_grad():
+        exact, usual = whole(*values), copy.deepcopy(model)(*values)
+        errors = [float((one.double() - exact).norm()) for one in (jitted(*values), usual)]
+    assert errors[0] <= 1.2 * errors[1]
+    assert left_to_torch("linear") == 0
+    assert not any("expr_eval" in one.schedulers for one in report(jitted).fusions)

@@ -21,7 +21,7 @@ A scale of each row, as of an RMS norm, goes behind the sum, and each block comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Operand, OpRecord, names_of
 from thunder_fuser.presegment.materialize_broadcasts import with_boundary
 from thunder_fuser.presegment.rewrite import Chain, Rule, makers
-from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS
+from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS, NARROW
 from thunder_fuser.target import Target
 
 LEAST_ELEMENTS = 1 << 16  # of the matrix; smaller ones were not measured
@@ -43,7 +43,8 @@ FEWEST_COLUMNS, LONGEST = 128, 1 << 14
 PRODUCTS = ("linear", "matmul")
 HALVES = frozenset({DataType.Half, DataType.BFloat16})
 SUMMED = HALVES | {DataType.Float}
-_SPREADS = frozenset({"broadcast", "broadcast_in_dim", "expand", "reshape", "squeeze"})
+_BROADCASTS = frozenset({"broadcast", "broadcast_in_dim", "expand"})
+_SPREADS = _BROADCASTS | {"reshape", "squeeze"}
 
 
 def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
@@ -209,12 +210,21 @@ def _scale(fusion: Fusion, name: str, rest: str) -> str:
             and all(record.outputs[0] in ends or _is_cheap(record) for record in inner)
         )  # fmt: skip
 
-    maker = fusion.producer.get(name)
-    if maker is not None and maker.op in _SPREADS and not is_small(name):
-        (name,) = names_of(maker)
+    name = _spread(fusion, name, is_small, _SPREADS)
     chain = [*makers(fusion.producer, name, lambda record: record.op != "sum")]
-    has_sum = any(record.op == "sum" for record in chain)
-    return name if has_sum and is_small(name) and all(map(fits, chain)) else ""
+    return name if any(r.op == "sum" for r in chain) and all(map(fits, chain)) else ""
+
+
+def _spread(
+    fusion: Fusion, name: str, fits: Callable[[str], bool], ops: Set[str] = _BROADCASTS
+) -> str:
+    """The value that fits, of those that were broadcast or cast to this one; or nothing."""
+    while not fits(name):
+        maker = fusion.producer.get(name)
+        if maker is None or maker.op not in {"cast", *ops}:
+            return ""
+        (name,) = names_of(maker)
+    return name
 
 
 def _is_cheap(record: OpRecord) -> bool:
@@ -267,13 +277,14 @@ def _scale_behind(
 
 
 class _RowsAndMatrix(NamedTuple):
-    """The names of its rows and its matrix, the axis of the matrix that it sums, and the number of
-    rows."""
+    """The names of its rows and its matrix, the axis of the matrix that it sums, the number of
+    rows, and a value by which the matrix [n, k] is multiplied, [n, 1] or one number, or nothing."""
 
     rows: str
     matrix: str
     summed: int
     height: int
+    scale: str = ""
 
 
 def _product(
@@ -296,10 +307,38 @@ def _product(
     product = _RowsAndMatrix(a, b, 1 if record.op == "linear" else 0, prod(sizes[0][:-1]))
     if record.op == "matmul" and len(sizes[1]) == 1:
         product = _RowsAndMatrix(b, a, 1, 1)
-    behind = makers(fusion.producer, product.matrix, _is_move)
-    if product.height >= FEWEST_ROWS and not all(map(_is_move, behind)):
-        return None  # tensor cores need the matrix in memory as it is
+    product = _without_scale(fusion, product)
+    behind = makers(fusion.producer, product.matrix, _only_moves)
+    if product.height >= FEWEST_ROWS and not all(_is_read(fusion, record) for record in behind):
+        return None  # tensor cores need the matrix in memory as it is, or in 8 bits
     return product if _is_fastest(fusion, product.matrix, product.summed) else None
+
+
+def _is_read(fusion: Fusion, record: OpRecord) -> bool:
+    """True for a move, and for a cast of 8 or 16 bits to a wider type: tensor cores need no other
+    values in memory."""
+    if record.op != "cast":
+        return _is_move(record)
+    source, wider = (fusion.tensors[name].dtype for name in (*names_of(record), *record.outputs))
+    return source in HALVES | NARROW and source.bytes < wider.bytes
+
+
+def _without_scale(fusion: Fusion, product: _RowsAndMatrix) -> _RowsAndMatrix:
+    """The product with the scale of a quantised matrix apart, one number, or one for each row.
+
+    T2 = mul(cast(T0: i8[n, k], BFloat16), T1: bf16[n, 1])  ->  the matrix cast(T0), the scale T1
+    """
+    tensors, name = fusion.tensors, product.matrix
+    while (maker := fusion.producer.get(name)) is not None and maker.op == "cast":
+        (name,) = names_of(maker)
+    if maker is None or maker.op != "mul" or product.summed == 0 or len(names_of(maker)) < 2:
+        return product
+    sizes, of_rows = tensors[name].sizes, (tensors[name].sizes[0], 1)
+    for rest, other in (names_of(maker), names_of(maker)[::-1]):
+        scale = _spread(fusion, other, lambda n: prod(s := tensors[n].sizes) == 1 or s == of_rows)
+        if scale and tensors[rest].sizes == sizes:
+            return product._replace(matrix=rest, scale=scale)
+    return product
 
 
 def _is_fastest(fusion: Fusion, name: str, axis: int) -> bool:
@@ -324,7 +363,7 @@ def _summed(
     """The records of the product. short: a CPU adds in Float, as torch does, each lane of a vector
     a part of at most LONGEST products, which are exact. scaled: the parts of the rows, if their
     scale goes behind the sum."""
-    rows, matrix, summed, _ = product
+    rows, matrix, summed, *_ = product
     (name,), sizes = record.outputs, fusion.tensors[rows].sizes
     axes = len(sizes) - 1
     of_rows = Chain(scaled.rest if scaled else rows, f"{name}.rows")
@@ -347,6 +386,12 @@ def _summed(
         scales, scale = _scale_behind(fusion, scaled.scale, product, name)
         records += scales
         total.add("mul", scale)
+    if product.scale:
+        behind = Chain(product.scale, f"{name}.scales")
+        behind.add("reshape", new_shape=(prod(fusion.tensors[product.scale].sizes),))
+        behind.add("broadcast", is_broadcast_dim=(True,) * axes + (False,))
+        records += behind.records
+        total.add("mul", behind.last)
     for bias in names_of(record)[2:]:
         added = Chain(bias, f"{name}.bias")
         added.add("cast", dtype=DataType.Float)

@@ -64,8 +64,11 @@ def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[st
     as its pieces, and pieces that follow one another as their axis.
 
     T1 = reshape(T0: [n, c, h, w], [n, g, k, h, w])     (n, h, w, c)  <->  (n, h, w, g, k)
+    T2 = reshape(T1, [n, d, h, w])                      (n, h, w, c)  <->  (n, h, w, d)
     """
     if not wanted <= set(order):
+        split, again = dict(part.merged_axes), {p: m for m, p in part.merged_axes if m in wanted}
+        order = tuple(a if a in wanted else again.get(split.get(a, ()), a) for a in order)
         for merged, pieces in part.merged_axes:
             order = _with_pieces(order, merged, pieces, wanted)
     return tuple(axis for axis in order if axis in wanted)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of matrix products of three to eight rows, which tensor cores sum.
 
-    T8[m, n] = sum over k of T0[m, k] * T1[n, k]        T0, T1: both bf16 or both f16
+    T8[m, n] = sum over k of T0[m, k] * T1[n, k]        T0, T1: both bf16 or f16; or T1 of 8 bits
 
     [N, M, K] -> [N.o@blockIdx.x, N.i{16}@threadIdx.x, M.o, M.i@threadIdx.y, K]
 
@@ -35,9 +35,14 @@ FEWEST_ROWS, MOST_ROWS = 3, 8  # one or two rows are as fast by plain sums; 16 a
 ROW_THREADS, OF_SHORT, SHORT = 32, 16, 1024
 
 
+NARROW = frozenset(  # types of matrices whose values both bf16 and f16 hold
+    {DataType.Int8, DataType.UInt8, DataType.Float8_e4m3fn, DataType.Float8_e5m2}
+)
+
+
 class Matrix(NamedTuple):
-    """A 16-bit input [rows, k]: the position of its first element, the elements from row to row,
-    and the axes that make the rows, the outermost first."""
+    """An input [rows, k] of 16 or 8 bits: the position of its first element, the elements from row
+    to row, and the axes that make the rows, the outermost first."""
 
     name: str
     first: int
@@ -93,11 +98,15 @@ class Products(Reduction):
     def _is_aligned(self, total: OpRecord, alignment: dict[str, int]) -> bool:
         operands = matrices_of(self.part, total)
         assert operands is not None
-        distances = [2 * self.reduced_size]  # in bytes
-        for operand in operands:
-            distances += [2 * operand.first, 2 * operand.stride]
-            distances.append(alignment.get(operand.name, MAX_BYTES))
-        return not any(distance % MAX_BYTES for distance in distances)
+
+        def fits(operand: Matrix) -> bool:
+            """True if eight numbers are loaded at once."""
+            places = self.reduced_size, operand.first, operand.stride
+            at_once = 8 * self.part.tensors[operand.name].dtype.bytes
+            aligned = alignment.get(operand.name, MAX_BYTES) % at_once == 0
+            return aligned and not any(place % 8 for place in places)
+
+        return all(map(fits, operands))
 
 
 def matrices_of(part: Part, total: OpRecord) -> tuple[Matrix, Matrix] | None:
@@ -111,9 +120,12 @@ def matrices_of(part: Part, total: OpRecord) -> tuple[Matrix, Matrix] | None:
         return None
     sides = [_read(part, point, summed) for point in demand.reads[demand.operands[name]]]
     operands = sorted(filter(None, sides), key=lambda side: size_of(part, side.axes))
-    if len(operands) != 2 or len({part.tensors[side.name].dtype for side in operands}) > 1:
+    if len(operands) != 2:
         return None
     rows, matrix = operands
+    of_rows, of_matrix = (part.tensors[side.name].dtype for side in operands)
+    if not of_rows.is_half or of_matrix not in {of_rows, *NARROW}:
+        return None
     is_one = len(matrix.axes) == 1 and matrix.axes[0] not in rows.axes
     return (rows, matrix) if is_one and rows.axes else None
 
@@ -132,7 +144,8 @@ def _read(part: Part, point: Point, summed: str) -> Matrix | None:
     terms, first = offset(point.index, part.strides[point.name]).terms
     strides = {str(at): stride for at, stride in terms if at.op == "sym"}
     is_whole = len(strides) == len(terms) and point.condition.is_const
-    is_exact = stored.is_half and dtypes <= {stored, DataType.Float}
+    wider = {DataType.Half, DataType.BFloat16} if stored in NARROW else set[DataType]()
+    is_exact = (stored.is_half or wider) and dtypes <= {stored, DataType.Float, *wider}
     if not is_whole or not is_exact or strides.pop(summed, 0) != 1:
         return None
     axes = tuple(sorted(strides, key=strides.__getitem__, reverse=True))

@@ -35,6 +35,7 @@ from thunder_fuser.schedule.axes import (
     Build,
     collapse,
     even_lanes,
+    order_in_memory,
     row_shift,
     shared_last,
     size_of,
@@ -242,13 +243,14 @@ def _widths(match: Rows, names: Iterable[str]) -> list[int]:
 def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
     """The rows of a product of few rows, x[m, k] * w[n, k] summed over k, and the inputs that may
     be x; (0, none) for other sums."""
-    part, reduced = match.part, set(match.reduced)
-    read = [name for name in part.inputs if reduced <= set(part.axes(name))]
+    part, kept, reduced = match.part, set(match.kept), set(match.reduced)
+    axes = {name: {*order_in_memory(part, name, kept | reduced)} for name in part.inputs}
+    read = [name for name in part.inputs if reduced <= axes[name]]
     if match.passes > 1 or match.chunk or not read:
         return 0, frozenset()
-    kept, largest = set(match.kept), max(read, key=part.bytes_of)
-    rows = size_of(part, kept.difference(part.axes(largest)))
-    others = (n for n in part.inputs if n != largest and not kept <= set(part.axes(n)))
+    largest = max(read, key=part.bytes_of)
+    rows = size_of(part, kept - axes[largest])
+    others = (n for n in part.inputs if n != largest and not kept <= axes[n])
     elements = rows * match.reduced_size  # of the rows, which may be reshaped to their axes
     names = frozenset(n for n in others if size_of(part, part.axes(n)) == elements)
     return (rows, names) if names and rows <= LONGEST_SHARED else (0, frozenset())
