@@ -282,6 +282,44 @@ def test_a_norm_that_is_read_elsewhere_is_stored() -> None:
         assert "segment_set" in rewritten((fd, values))
 
 
+def other_products(name: str) -> Graph:
+    """Norms beside which a kernel of another kind stays, so that nothing would be saved."""
+    values = [meta(1, 512), meta(512), meta(256, 512), meta(1, 512)]
+    if name == "of a permuted argument":
+        values[0] = meta(512, 2).t()
+    if name == "of rows that a reshape makes":
+        values[0] = meta(1, 8, 64)
+    with FusionDefinition() as fd:
+        x, weight, matrix, z = map(fd.from_pytorch, values)
+        if name == "of a sum":
+            x = fd.ops.cast(fd.ops.add(x, z), D.BFloat16)
+        if name == "of rows that a reshape makes":
+            x = fd.ops.reshape(x, [1, 512])
+        wide = fd.ops.cast(x, D.Float)
+        unit = fd.ops.mul(wide, scale_of(fd, wide))
+        if name == "whose unit is a result":
+            fd.add_output(unit)
+        if name == "with three weights":
+            unit = fd.ops.mul(fd.ops.mul(unit, z), z)
+        y = fd.ops.cast(fd.ops.mul(unit, weight), D.BFloat16)
+        fd.add_output(fd.ops.linear(y, matrix))
+        if name == "with two weights":
+            second = fd.ops.cast(fd.ops.mul(unit, z), D.BFloat16)
+            fd.add_output(fd.ops.mul(second, 2.0))
+    return fd, values
+
+
+@pytest.mark.parametrize("name", [
+    "of a permuted argument", "of rows that a reshape makes", "of a sum", "whose unit is a result",
+    "with two weights", "with three weights",
+])  # fmt: skip
+def test_a_norm_is_a_kernel(name: str) -> None:
+    """Where its sum would be a kernel of its own, or a kernel would store its input or a part."""
+    ops = rewritten(other_products(name))
+    assert ops.count("sum") == 2 and "segment_set" in ops
+    assert ops.index("rsqrt") < ops.index("segment_set")
+
+
 def test_a_norm_is_a_kernel_on_a_cpu_and_under_repeatable() -> None:
     assert "segment_set" in rewritten(normed(rounded, 1, 512), CPU)
     with options(repeatable=True):

@@ -21,7 +21,7 @@ A scale of each row, as of an RMS norm, goes behind the sum, and each block comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
@@ -43,6 +43,7 @@ FEWEST_COLUMNS, LONGEST = 128, 1 << 14
 PRODUCTS = ("linear", "matmul")
 HALVES = frozenset({DataType.Half, DataType.BFloat16})
 SUMMED = HALVES | {DataType.Float}
+MOST_FACTORS = 2  # of rows: each block loads all of each
 _BROADCASTS = frozenset({"broadcast", "broadcast_in_dim", "expand"})
 _SPREADS = _BROADCASTS | {"reshape", "squeeze"}
 
@@ -84,7 +85,7 @@ def _source(fusion: Fusion, name: str) -> str:
 
 
 def _read(fusion: Fusion, product: _RowsAndMatrix, scaled: Mapping[str, _Scaled]) -> str:
-    """The value of which a product reads its rows, before casts to a wider type."""
+    """The value of which a product reads its rows; if their scale is apart, before casts."""
     name = _source(fusion, product.rows)
     return _source(fusion, _unrounded(fusion, scaled[name].rest)) if name in scaled else name
 
@@ -145,6 +146,9 @@ class _Scaled(NamedTuple):
     scale: str
 
 
+Readers = Mapping[str, list[OpRecord]]
+
+
 def _scaled(
     fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]
 ) -> dict[str, _Scaled]:
@@ -153,7 +157,6 @@ def _scaled(
     for record in fusion.exprs:
         for name in names_of(record):
             readers.setdefault(name, []).append(record)
-
     few = {r: p for r, p in products.items() if p.height < FEWEST_ROWS}
     widths = {_source(fusion, p.rows): fusion.tensors[p.rows].sizes[-1] for p in few.values()}
 
@@ -165,43 +168,67 @@ def _scaled(
             for reader in readers[name]
         )  # fmt: skip
 
-    parts = {name: _parts(fusion, name) for name, width in widths.items() if are_alone(name, width)}
-    return {name: scaled for name, scaled in parts.items() if scaled is not None}
+    alone = [name for name, width in widths.items() if are_alone(name, width)]
+    parts = {name: _parts(fusion, readers, name) for name in alone}
+    return {
+        name: scaled for name, scaled in parts.items()
+        if scaled is not None and _saves_a_kernel(fusion, scaled.rest, few)
+    }  # fmt: skip
 
 
-def _parts(fusion: Fusion, name: str, factors: tuple[Operand, ...] = ()) -> _Scaled | None:
-    """The parts of rows, if any block may compute them: what is between was rounded before."""
+def _saves_a_kernel(fusion: Fusion, rest: str, few: Collection[OpRecord]) -> bool:
+    """True if `rest` is in memory as rows, or a kernel of another sum stores it. Else the kernel of
+    the norm would become one that stores `rest`."""
+    chain = [*makers(fusion.producer, rest, _is_cheap)]
+    if any(record in few or record.row.kind is OpKind.REDUCTION for record in chain):
+        return True
+    if not all(r.op in {"cast", "reshape"} for r in chain):
+        return False
+    names = {rest, *(name for record in chain for name in names_of(record))}
+    (read,) = names.difference(fusion.producer)
+    is_row = all(fusion.tensors[n].sizes[-1] == fusion.tensors[rest].sizes[-1] for n in names)
+    return is_row and _is_fastest(fusion, read, len(fusion.tensors[read].sizes) - 1)
+
+
+def _parts(
+    fusion: Fusion, readers: Readers, name: str, *, factors: tuple[Operand, ...] = ()
+) -> _Scaled | None:
+    """The parts of rows, if each block may compute them. Casts between are left out."""
     maker = fusion.producer.get(name)
     if maker is None or maker.op not in ("cast", "mul") or fusion.tensors[name].dtype not in SUMMED:
         return None
-    if maker.op == "cast":
-        return _parts(fusion, str(maker.inputs[0]), factors)
     views = {operand: fusion.tensors[operand] for operand in names_of(maker)}
     whole = {operand for operand, view in views.items() if view.sizes == fusion.tensors[name].sizes}
+    alone = {o for o in whole if readers[o] == [maker] and o not in fusion.results}
+    if maker.op == "cast":
+        return _parts(fusion, readers, *alone, factors=factors) if alone else None
     pairs = [(str(a), b) for a, b in (maker.inputs, maker.inputs[::-1]) if a in whole]
     for rest, other in pairs:
         if scale := _scale(fusion, str(other), rest):
             return _Scaled(rest, factors, scale)
-    for rest, other in pairs:
+    for rest, other in pairs if len(factors) < MOST_FACTORS else ():
         cheap = all(map(_is_cheap, makers(fusion.producer, str(other))))
-        if cheap and (scaled := _parts(fusion, rest, (*factors, other))):
-            return scaled
+        if cheap and rest in alone:
+            scaled = _parts(fusion, readers, rest, factors=(*factors, other))
+            if scaled is not None:
+                return scaled
     return None
 
 
 def _scale(fusion: Fusion, name: str, rest: str) -> str:
-    """The value with one number a row that is multiplied by `rest`, or nothing: sums over rows that
-    are computed of `rest` at little cost, and what one number can be computed of these."""
+    """The value of which `name` is a broadcast, if it has one number for each row of `rest` and is
+    computed of sums of rows; or nothing. The rows are cheap to compute, mostly the squares of rest.
+    """
     tensors, sizes = fusion.tensors, fusion.tensors[rest].sizes
     rows, ends = prod(sizes[:-1]), {rest, _unrounded(fusion, rest)}
 
-    def is_small(name: str) -> bool:
-        return prod(tensors[name].sizes) == rows < sizes[-1]
+    def is_small(value: str) -> bool:
+        return prod(tensors[value].sizes) == rows < sizes[-1]
 
     def fits(record: OpRecord) -> bool:
         if record.op != "sum":
-            names = names_of(record)
-            known = all(is_small(name) and name in fusion.producer for name in names)
+            operands = names_of(record)
+            known = all(is_small(each) and each in fusion.producer for each in operands)
             return known and (record.op in _SPREADS or record.row.kind is OpKind.POINTWISE)
         (source,) = names_of(record)
         inner = makers(fusion.producer, source, lambda record: record.outputs[0] not in ends)
@@ -210,9 +237,9 @@ def _scale(fusion: Fusion, name: str, rest: str) -> str:
             and all(record.outputs[0] in ends or _is_cheap(record) for record in inner)
         )  # fmt: skip
 
-    name = _spread(fusion, name, is_small, _SPREADS)
-    chain = [*makers(fusion.producer, name, lambda record: record.op != "sum")]
-    return name if any(r.op == "sum" for r in chain) and all(map(fits, chain)) else ""
+    scale = _spread(fusion, name, is_small, _SPREADS)
+    chain = [*makers(fusion.producer, scale, lambda record: record.op != "sum")]
+    return scale if any(r.op == "sum" for r in chain) and all(map(fits, chain)) else ""
 
 
 def _spread(
@@ -233,7 +260,7 @@ def _is_cheap(record: OpRecord) -> bool:
 
 
 def _unrounded(fusion: Fusion, name: str) -> str:
-    """The value that was cast to this one, a type that holds all of it."""
+    """The value that was cast to this one, to a type as wide."""
     while (maker := fusion.producer.get(name)) is not None and maker.op == "cast":
         (source,) = names_of(maker)
         if fusion.tensors[source].dtype.bytes > fusion.tensors[name].dtype.bytes:
@@ -259,7 +286,7 @@ def _scale_behind(
     for record in filter(chain.__contains__, fusion.exprs):
         (old,), source = record.outputs, str(record.inputs[0])
         if record.op == "sum":
-            again = Chain(source, f"{name}.scale")
+            again = Chain(source, f"{name}.{old}")
             again.add("reshape", new_shape=sizes)
             again.add("broadcast_in_dim", shape=shape, broadcast_dims=kept)
             again.add("sum", dims=(len(sizes) - 1 + product.summed,), keepdim=False)

@@ -199,8 +199,9 @@ def _price(
     part: Part, domain: Domain, s: Transforms, alignment: dict[str, int], walked: Axes
 ) -> float:
     """Memory instructions an element. Each of several for a vector moves parts of sectors, so it
-    costs more. On an H200 vectors of 4 instead of 16 make a choice between floats by bools 1.4
-    times as fast, and batch norm's backward of floats, which stores bools, 1.29 times."""
+    costs more, unless the tensor is small and caches hold it. On an H200 vectors of 4 instead of 16
+    make a choice between floats by bools 1.4 times as fast, and batch norm's backward of floats,
+    which stores bools, 1.29 times; vectors of 8 stay best for rows of floats to float8."""
     loops = loop_index(domain, tuple(s.applied), part.chunked)
     lane, width = loops.loops[s.lanes.name], s.lanes.extent.value
     sizes = {point.name: size_of(part, part.axes(point.name)) for point in part.accessed}
@@ -214,7 +215,7 @@ def _price(
         if is_vector(position, condition, lane, width, itemsize=itemsize, alignment=aligned):
             count = max(1, width * itemsize // MAX_BYTES)
             again = count if point.name in part.producer else (count + 3) / 4
-            total += count * (again if sizes[point.name] == most else 1) / width  # else in caches
+            total += count * (again if sizes[point.name] == most else 1) / width
         else:
             total += 1.0 if lane.symbols & position.symbols else 1.0 / width
     return total

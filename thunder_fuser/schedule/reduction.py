@@ -216,8 +216,9 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
     read, written = (_widths(match, names) for names in (match.part.inputs, match.part.outputs))
     few = rows < match.target.sm_count
     times = SHIFTED_MOVED if columns % width and not few else 1
-    moved = MOVED_BYTES * (NARROW_MOVED if match.passes > 1 and max(written) < max(read) else 1)
-    shares = (columns * max(sum(read + written), 1), moved * times), (vectors, VECTORS * times)
+    is_narrow = match.passes > 1 and max(written) < max(read) and not few
+    moved = MOVED_BYTES * times * (NARROW_MOVED if is_narrow else 1)
+    shares = (columns * max(sum(read + written), 1), moved), (vectors, VECTORS * times)
     most = min(-(-whole * (1 + few) // share) for whole, share in shares)
     least = min(vectors, NEIGHBOURS // width)
     x = max(1 << (most.bit_length() - 1), 1 << (least - 1).bit_length())
