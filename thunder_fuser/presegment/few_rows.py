@@ -165,7 +165,7 @@ def _scaled(
         return name not in fusion.results and fusion.tensors[name].sizes[-1] == width and all(
             are_alone(reader.outputs[0], width) if reader.op == "reshape"
             else reader in few and few[reader].rows == name
-            for reader in readers[name]
+            for reader in readers.get(name, ())
         )  # fmt: skip
 
     alone = [name for name, width in widths.items() if are_alone(name, width)]
