@@ -178,6 +178,10 @@ def no_weight(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
     return fd.ops.cast(fd.ops.mul(scale_of(fd, x), x), D.BFloat16)
 
 
+def doubled(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
+    return fd.ops.cast(fd.ops.mul(2.0, no_weight(fd, x, weight, shape)), D.BFloat16)
+
+
 def reshaped(fd: FusionDefinition, x: Any, weight: Any, shape: Shape) -> Any:
     """Its input and its result."""
     y = no_weight(fd, fd.ops.reshape(x, [1, *shape]), weight, shape)
@@ -229,6 +233,7 @@ SCALED: dict[str, Callable[[], Graph]] = {
     "no weight": lambda: normed(no_weight, 2, 1, 512),
     "a vector": lambda: normed(rounded, 512),
     "reshaped": lambda: normed(reshaped, 1, 1, 512),
+    "a number": lambda: normed(doubled, 1, 512),
     "three products": lambda: normed(spread, 2, 512, products=3),
 }
 UNSCALED: dict[str, Callable[[], Graph]] = {
@@ -252,6 +257,15 @@ def kernels(made: Graph) -> list[str]:
 def test_a_norm_is_computed_where_its_products_are(name: str) -> None:
     names = kernels(SCALED[name]())
     assert "persistent" not in names and len(names) == 1
+
+
+def test_rows_times_a_number() -> None:
+    values = [rand(1, 512, dtype=torch.bfloat16), rand(256, 512, dtype=torch.bfloat16, seed=1)]
+    with FusionDefinition() as fd:
+        x, matrix = map(fd.from_pytorch, values)
+        fd.add_output(fd.ops.linear(fd.ops.cast(fd.ops.mul(x, 2.0), D.BFloat16), matrix))
+    (result,) = fd.execute(values, target="emulator")
+    torch.testing.assert_close(result, F.linear(2 * values[0], values[1]), rtol=2e-2, atol=2e-2)
 
 
 def test_a_norm_of_rows_that_are_cut_is_stored() -> None:
@@ -656,6 +670,57 @@ def test_special_values_of_8_bits(rows: int) -> None:
     exact = product_of(values)
     assert exact.isfinite().all(0).sum() == 254
     torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=1.0, equal_nan=True)
+
+
+Matrix = Callable[[FusionDefinition, Any, Any], Any]  # (w: [256, 512], s: bf16[256, 1]) -> matrix
+ROUNDED: dict[str, tuple[torch.dtype, Matrix]] = {
+    "to int8": (
+        torch.bfloat16, lambda fd, w, s: fd.ops.cast(fd.ops.mul(w, s), D.Int8)
+    ),
+    "to float8": (
+        torch.bfloat16, lambda fd, w, s: fd.ops.cast(fd.ops.mul(w, s), D.Float8_e4m3fn)
+    ),
+    "a scale to integers": (
+        torch.int8,
+        lambda fd, w, s: fd.ops.mul(
+            fd.ops.cast(w, D.BFloat16),
+            fd.ops.cast(fd.ops.broadcast_in_dim(s, [256, 512], [0, 1]), D.Int),
+        ),
+    ),
+    "integers that wrap": (
+        torch.int8, lambda fd, w, s: fd.ops.mul(w, fd.ops.cast(s, D.Int8))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_casts_that_change_values_stay(name: str, rows: int) -> None:
+    """As of programs that imitate quantisation: what a CPU computes of one product is right."""
+    dtype, matrix_of = ROUNDED[name]
+    wide, scale = (20 * rand(256, 512, seed=2)).clamp(-60, 60), 3 * rand(256, 1, seed=3)
+    values = [rand(rows, 512, dtype=torch.bfloat16), wide.to(dtype)]
+    values.append(scale.clamp(-4, 4).bfloat16())  # up to 240: float8 holds it, int8 does not
+    with FusionDefinition() as fd:
+        x, w, s = map(fd.from_pytorch, values)
+        matrix = fd.ops.cast(matrix_of(fd, w, s), D.BFloat16)
+        fd.add_output(fd.ops.linear(x, matrix))
+    with FusionDefinition() as alone:
+        w, s = map(alone.from_pytorch, values[1:])
+        alone.add_output(alone.ops.cast(matrix_of(alone, w, s), D.Float))
+    (result,) = fd.execute(values, target="emulator")
+    (exact,) = alone.execute(values[1:], target="cpu")
+    exact = F.linear(values[0].double(), exact.bfloat16().double())
+    assert error(result, exact) <= 0.005 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_other_scaled_matrices_are_torchs_from_three_rows_on(dtype: torch.dtype) -> None:
+    values = [meta(4, 512), meta(256, 512, dtype=dtype), meta(256, 1)]
+    with FusionDefinition() as fd:
+        x, w, s = map(fd.from_pytorch, values)
+        fd.add_output(fd.ops.linear(x, fd.ops.cast(fd.ops.mul(w, s), D.BFloat16)))
+    assert "sum" not in rewritten((fd, values))
 
 
 def test_kernels_of_8_bits_compile() -> None:

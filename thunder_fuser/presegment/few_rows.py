@@ -204,7 +204,7 @@ def _parts(
         return _parts(fusion, readers, *alone, factors=factors) if alone else None
     pairs = [(str(a), b) for a, b in (maker.inputs, maker.inputs[::-1]) if a in whole]
     for rest, other in pairs:
-        if scale := _scale(fusion, str(other), rest):
+        if other in views and (scale := _scale(fusion, str(other), rest)):
             return _Scaled(rest, factors, scale)
     for rest, other in pairs if len(factors) < MOST_FACTORS else ():
         cheap = all(map(_is_cheap, makers(fusion.producer, str(other))))
@@ -248,10 +248,16 @@ def _spread(
     """The value that fits, of those that were broadcast or cast to this one; or nothing."""
     while not fits(name):
         maker = fusion.producer.get(name)
-        if maker is None or maker.op not in {"cast", *ops}:
+        if maker is None or not (maker.op in ops or _is_between_floats(fusion, maker)):
             return ""
         (name,) = names_of(maker)
     return name
+
+
+def _is_between_floats(fusion: Fusion, record: OpRecord) -> bool:
+    """True for a cast that loses digits at most: no cast to integers or to 8 bits."""
+    dtypes = {fusion.tensors[name].dtype for name in (*names_of(record), *record.outputs)}
+    return record.op == "cast" and dtypes <= SUMMED
 
 
 def _is_cheap(record: OpRecord) -> bool:
@@ -356,14 +362,20 @@ def _without_scale(fusion: Fusion, product: _RowsAndMatrix) -> _RowsAndMatrix:
     T2 = mul(cast(T0: i8[n, k], BFloat16), T1: bf16[n, 1])  ->  the matrix cast(T0), the scale T1
     """
     tensors, name = fusion.tensors, product.matrix
-    while (maker := fusion.producer.get(name)) is not None and maker.op == "cast":
+    while (maker := fusion.producer.get(name)) is not None and _is_between_floats(fusion, maker):
         (name,) = names_of(maker)
+    sizes, of_rows = tensors[name].sizes, (tensors[name].sizes[0], 1)
     if maker is None or maker.op != "mul" or product.summed == 0 or len(names_of(maker)) < 2:
         return product
-    sizes, of_rows = tensors[name].sizes, (tensors[name].sizes[0], 1)
+
+    def is_narrow(name: str) -> bool:
+        chain = makers(fusion.producer, name, _only_moves)
+        return any(tensors[source].dtype in NARROW for r in chain for source in names_of(r))
+
     for rest, other in (names_of(maker), names_of(maker)[::-1]):
         scale = _spread(fusion, other, lambda n: prod(s := tensors[n].sizes) == 1 or s == of_rows)
-        if scale and tensors[rest].sizes == sizes:
+        floats = {tensors[n].dtype for n in (name, rest, other, scale or other)} <= SUMMED
+        if scale and floats and tensors[rest].sizes == sizes and is_narrow(rest):
             return product._replace(matrix=rest, scale=scale)
     return product
 

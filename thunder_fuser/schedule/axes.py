@@ -47,7 +47,7 @@ def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     several orders, that of most bytes."""
     wanted, weights = set(axes), dict[tuple[str, ...], int]()
     for name in (*part.outputs, *part.inputs):
-        order = tuple(dict.fromkeys(order_in_memory(part, name, wanted)))
+        order = order_in_memory(part, name, wanted)
         weights[order] = weights.get(order, 0) + part.bytes_of(name)
     order = max(weights, key=lambda order: (len(order), weights[order]), default=())
     rest = sorted(wanted.difference(order), key=lambda a: int(a[1:]))
@@ -71,7 +71,7 @@ def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[st
         order = tuple(a if a in wanted else again.get(split.get(a, ()), a) for a in order)
         for merged, pieces in part.merged_axes:
             order = _with_pieces(order, merged, pieces, wanted)
-    return tuple(axis for axis in order if axis in wanted)
+    return tuple(dict.fromkeys(axis for axis in order if axis in wanted))
 
 
 def _with_pieces(

@@ -245,7 +245,9 @@ def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
     """The rows of a product of few rows, x[m, k] * w[n, k] summed over k, and the inputs that may
     be x; (0, none) for other sums."""
     part, kept, reduced = match.part, set(match.kept), set(match.reduced)
-    axes = {name: {*order_in_memory(part, name, kept | reduced)} for name in part.inputs}
+    axes = {name: set(part.axes(name)) for name in part.inputs}
+    for name in (n for n in part.inputs if part.tensors[n].dtype.bytes == 1):  # in groups, maybe
+        axes[name] |= {*order_in_memory(part, name, kept | reduced)}
     read = [name for name in part.inputs if reduced <= axes[name]]
     if match.passes > 1 or match.chunk or not read:
         return 0, frozenset()
