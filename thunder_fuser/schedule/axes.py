@@ -201,7 +201,7 @@ def _price(
     """Memory instructions an element. Each of several for a vector moves parts of sectors, so it
     costs more, unless the tensor is small and caches hold it. On an H200 vectors of 4 instead of 16
     make a choice between floats by bools 1.4 times as fast, and batch norm's backward of floats,
-    which stores bools, 1.29 times; vectors of 8 stay best for rows of floats to float8."""
+    which stores bools, 1.29 times; vectors of 8 stay best for blocks of floats to float8."""
     loops = loop_index(domain, tuple(s.applied), part.chunked)
     lane, width = loops.loops[s.lanes.name], s.lanes.extent.value
     sizes = {point.name: size_of(part, part.axes(point.name)) for point in part.accessed}
