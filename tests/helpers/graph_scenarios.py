@@ -7,6 +7,7 @@ it runs on a GPU, and on the CPU with helpers/recorder.py.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -249,12 +250,40 @@ def seeded(function: Any, x: torch.Tensor) -> torch.Tensor:
 
 def buffers(pair: Pair, device: torch.device) -> None:
     """What a call writes in place is written once a call."""
-    blocks = [nn.Sequential(nn.BatchNorm1d(16), nn.ReLU()).to(device) for _ in range(2)]
+    block = nn.Sequential(nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16)).to(device)
+    blocks = [block, copy.deepcopy(block)]
     found, expected = pair(blocks[0])[0], pair(blocks[1])[1]
     for _ in range(CALLS):
         x = torch.randn(32, 16, device=device)
         equal(step(found, x), step(expected, x))
         equal(*([*block.buffers()] for block in blocks))
+
+
+class Cached(nn.Module):
+    """Attention of one query over a cache, which gets a row at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.rest = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.register_buffer("keys", torch.zeros(2, 32, 16))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.keys.index_copy_(1, position, self.key(x).sin())
+        return self.rest((x @ self.keys.mT).softmax(-1) @ self.keys)
+
+
+def cache_rows(pair: Pair, device: torch.device) -> None:
+    """A buffer of which each call writes a row, and which others see as written."""
+    block = Cached().to(device)
+    blocks = [block, copy.deepcopy(block)]
+    found, expected = pair(blocks[0])[0], pair(blocks[1])[1]
+    with torch.no_grad():
+        for at in range(CALLS):
+            x, position = torch.randn(2, 1, 16, device=device), torch.tensor([at], device=device)
+            before = block.keys._version
+            equal([found(x, position)], [expected(x, position)])
+            equal(*([each.keys] for each in blocks))
+            assert block.keys._version > before
 
 
 def written_arguments(pair: Pair, device: torch.device) -> None:
@@ -453,7 +482,7 @@ SCENARIOS: dict[str, Scenario] = {
     one.__name__: one
     for one in (
         forward, inference_mode, training, optimizer, dropout, restored_state, several_forwards,
-        accumulation, shapes, layouts, switched, buffers, written_arguments, shared_memory,
+        accumulation, shapes, layouts, switched, buffers, cache_rows, written_arguments, shared_memory,
         on_the_host, kept, bound, gradients_that_stay, hooks, shared_parameters,
         written_results, an_error_between, threads,
     )

@@ -71,7 +71,7 @@ class CPrinter:
     def parameters(self) -> list[str]:
         """The declarations of the kernel's parameters, and of the sizes that the body uses."""
         sizes = [f"const {self.size_type(name)} {name}" for name in self.sizes.values]
-        return [*(_declaration(p) for p in self.kernel.parameters), *sizes]
+        return [*(_declaration(self, each) for each in self.kernel.parameters), *sizes]
 
     def size_type(self, name: str) -> str:
         """The type of a size's parameter. A divisor is two numbers of 32 bits in one i64."""
@@ -105,12 +105,14 @@ def indented(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
 
 
-def _declaration(parameter: nodes.Parameter) -> str:
+def _declaration(p: CPrinter, parameter: nodes.Parameter) -> str:
     kind = C_TYPES[parameter.dtype]
     if parameter.kind == "scalar":
         return f"const {kind} {parameter.name}"
     const_word = "const " if parameter.kind == "input" else ""
-    alone = "" if parameter.shared else "__restrict__ "
+    # For CUDA both words mean that nothing writes it while the kernel lives, so the compiler may
+    # read it before the wait for the kernel that writes it.
+    alone = "" if parameter.shared or (const_word and p.dialect == "cuda") else "__restrict__ "
     return f"{const_word}{kind}* {alone}{parameter.name}"
 
 

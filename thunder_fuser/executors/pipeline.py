@@ -131,10 +131,11 @@ def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prep
 
 def plan_options(executor: FusionExecutor) -> PlanOptions:
     """What the passes over regions may do in the running compilation."""
-    keeps = keeps_order(executor)
+    keeps, in_graphs = keeps_order(executor), bool(option("cuda_graphs"))
     return PlanOptions(
-        donation=bool(option("donation")) and keeps,
+        donation=bool(option("donation")) and keeps and not in_graphs,
         joins_writes=keeps,
+        in_graphs=in_graphs,
         checks_reads=not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP),
         prefix=str(option("name_prefix")),
         lower=option("multi_device").lower,  # type: ignore[union-attr, arg-type]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, ProxyTag
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.base.threads import cached_property
@@ -77,13 +77,15 @@ class MemoryPlan:
 class PlanOptions:
     """What the passes over regions may do.
 
-    donation: results may overwrite arguments. joins_writes: regions may write arguments.
-    checks_reads: a read of a tensor by the name that it had before a write is refused. prefix:
+    donation: results may overwrite arguments. joins_writes: regions may write arguments. in_graphs:
+    only parameters and buffers, which stay where they are, since a call that writes another argument
+    is in no CUDA graph. checks_reads: a read of a tensor by the name that it had before a write is refused. prefix:
     begins the names of fusions. executor: owns the symbols of new calls.
     """
 
     donation: bool
     joins_writes: bool
+    in_graphs: bool
     checks_reads: bool
     prefix: str
     lower: LowerParams
@@ -131,6 +133,16 @@ class Plan:
             for name in dict.fromkeys(proxy.name for proxy in read_by(item)):
                 readers.setdefault(name, []).append(at)
         return readers
+
+    def may_write(self, name: str) -> bool:
+        """True if a region may write the memory of a value."""
+        return not self.options.in_graphs or self.flow.memory_behind_fences.of(name) in self._static
+
+    @cached_property
+    def _static(self) -> frozenset[str]:
+        of, static = self.flow.memory_behind_fences.of, ProxyTag.STATIC_MEMORY_LOCATION
+        args = (arg for arg in self.trace.args or () if isinstance(arg, Proxy))
+        return frozenset(of(arg.name) for arg in args if static in arg.tags)
 
     @property
     def has_collectives(self) -> bool:

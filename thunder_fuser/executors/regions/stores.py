@@ -69,6 +69,8 @@ class _Stores:
         old = self._before(target, maker)
         if old is None or self._plan.makers.get(index.name, -1) > maker:
             return
+        if not self._plan.may_write(old.name):
+            return
         if not self._may_move(maker, at, old) or not _are_together(region, old, index):
             return
         added = [*slices.views, *(_renamed(part, target, old) for part in parts(write))]

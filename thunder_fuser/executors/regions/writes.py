@@ -127,7 +127,7 @@ def _arguments(plan: Plan) -> frozenset[str]:
     for name in plan.readers.keys() | makers.keys():
         if (place := memory.of(name)) in written:
             names_of.setdefault(place, set()).add(name)
-    fit = (names for names in names_of.values() if len(names - makers.keys()) == 1)
+    fit = (n for n in names_of.values() if len(n - makers.keys()) == 1 and plan.may_write(min(n)))
     return frozenset(name for names in fit if names & makers.keys() <= renamed for name in names)
 
 

@@ -130,5 +130,6 @@ def keeps_order(executor: FusionExecutor) -> bool:
     executors, transforms = getattr(data, "executors_list", ()), getattr(data, "transforms", ())
     fusing = [each for each in executors if isinstance(each, FusionExecutor)]
     return (executor not in fusing or fusing[-1] == executor) and all(
-        type(each).transform_trace_post_optimization is kept for each in transforms
+        type(each).transform_trace_post_optimization is kept or getattr(each, "keeps_order", False)
+        for each in transforms
     )

@@ -1,7 +1,6 @@
 // provides: ld st
 // needs: device
 #ifndef THUNDER_FUSER_EMULATOR
-// For const __restrict__ parameters the compiler itself chooses the read-only path.
 template <typename T, typename I> DEVICE T ld(const T* pointer, I i) { return pointer[i]; }
 template <typename T, typename I> DEVICE void st(T* pointer, I i, T value) { pointer[i] = value; }
 #endif
