@@ -7,9 +7,9 @@ it runs on a GPU, and on the CPU with helpers/recorder.py.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -251,7 +251,7 @@ def seeded(function: Any, x: torch.Tensor) -> torch.Tensor:
 def buffers(pair: Pair, device: torch.device) -> None:
     """What a call writes in place is written once a call."""
     block = nn.Sequential(nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 16)).to(device)
-    blocks = [block, copy.deepcopy(block)]
+    blocks = [block, deepcopy(block)]
     found, expected = pair(blocks[0])[0], pair(blocks[1])[1]
     for _ in range(CALLS):
         x = torch.randn(32, 16, device=device)
@@ -275,7 +275,7 @@ class Cached(nn.Module):
 def cache_rows(pair: Pair, device: torch.device) -> None:
     """A buffer of which each call writes a row, and which others see as written."""
     block = Cached().to(device)
-    blocks = [block, copy.deepcopy(block)]
+    blocks = [block, deepcopy(block)]
     found, expected = pair(blocks[0])[0], pair(blocks[1])[1]
     with torch.no_grad():
         for at in range(CALLS):
@@ -482,8 +482,8 @@ SCENARIOS: dict[str, Scenario] = {
     one.__name__: one
     for one in (
         forward, inference_mode, training, optimizer, dropout, restored_state, several_forwards,
-        accumulation, shapes, layouts, switched, buffers, cache_rows, written_arguments, shared_memory,
-        on_the_host, kept, bound, gradients_that_stay, hooks, shared_parameters,
+        accumulation, shapes, layouts, switched, buffers, cache_rows, written_arguments,
+        shared_memory, on_the_host, kept, bound, gradients_that_stay, hooks, shared_parameters,
         written_results, an_error_between, threads,
     )
 }  # fmt: skip

@@ -92,13 +92,11 @@ def capturing(monkeypatch: pytest.MonkeyPatch, state: bool) -> None:
 def source(number: int, **more: Any) -> KernelSource:
     params = [Param("T0", "float", "output")]
     made = make_source(f"kernel_{number}", f"st(T0, 0, {number}.0f);", params)
-    return replace(made, **more)
+    return replace(made, **{"early": True, **more})
 
 
-def load(
-    number: int, device: int = 0, arch: str = "sm_90a", *, early: bool = True, **more: Any
-) -> cuda.CudaKernel:
-    return cuda.load_kernel(source(number, **more), arch, device, early=early)
+def load(number: int, device: int = 0, arch: str = "sm_90a", **more: Any) -> cuda.CudaKernel:
+    return cuda.load_kernel(source(number, **more), arch, device)
 
 
 def test_a_text_is_loaded_once(driver: Driver) -> None:
@@ -169,7 +167,7 @@ def test_a_kernel_of_a_graph_starts_early(
     assert early == [("early", cuda.DEPENDENT, *kernel.dims[0:4:3])] * (is_early and is_captured)
 
 
-def test_a_kernel_of_long_blocks_starts_in_turn(
+def test_a_long_kernel_starts_in_turn(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = load(1, early=False)

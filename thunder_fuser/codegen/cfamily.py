@@ -58,6 +58,7 @@ class CPrinter:
             self.kernel.checks,
             tuple(self.sizes.values.values()),
             prelude=len(before),
+            early=self.kernel.early,
         )
 
     def head(self) -> list[str]:
@@ -110,9 +111,9 @@ def _declaration(p: CPrinter, parameter: nodes.Parameter) -> str:
     if parameter.kind == "scalar":
         return f"const {kind} {parameter.name}"
     const_word = "const " if parameter.kind == "input" else ""
-    # For CUDA both words mean that nothing writes it while the kernel lives, so the compiler may
-    # read it before the wait for the kernel that writes it.
-    alone = "" if parameter.shared or (const_word and p.dialect == "cuda") else "__restrict__ "
+    # Both words mean that nothing writes it while the kernel lives, so the compiler may move loads
+    # before the wait for the kernel that writes it.
+    alone = "" if parameter.shared or (const_word and p.kernel.early) else "__restrict__ "
     return f"{const_word}{kind}* {alone}{parameter.name}"
 
 

@@ -29,7 +29,7 @@ class CudaPrinter(CPrinter):
             f"// {self.kernel.comment}",
             f'extern "C" __global__ void{dims} __launch_bounds__({bounds})',
             f"{self.kernel.name}(\n    {arguments}) {{",
-            "  after_earlier_kernels();",
+            *["  after_earlier_kernels();"] * self.kernel.early,
         ]
 
     def loop_head(self, loop: For) -> list[str]:

@@ -52,6 +52,7 @@ class KernelSource:
     sizes: the values of the last parameters, of kind "size".
     threaded: on the CPU, whether there is enough work for several threads.
     prelude: the number of characters before the kernel.
+    early: in a CUDA graph it may start before the kernel before it has ended, and waits for it.
     cluster: blocks of a cluster, along the grid's y; the text has this number too.
     checks: the op and the size of each index check; the first has the number 1.
     """
@@ -68,6 +69,7 @@ class KernelSource:
     sizes: tuple[int, ...] = ()
     threaded: bool = True
     prelude: int = 0
+    early: bool = False
 
     @property
     def body(self) -> str:

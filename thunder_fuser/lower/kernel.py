@@ -389,6 +389,7 @@ class Kernel:
 
     grid: numbers of blocks; the blocks of a cluster are along y. blocks: how many blocks an SM must
     hold at once, or 0. checks: the op and the size of each CheckedIndex, for its error message.
+    early: in a CUDA graph it may start before the kernel before it has ended, and waits for it.
     """
 
     name: Name
@@ -403,6 +404,7 @@ class Kernel:
     cluster: int = 1
     blocks: int = 0
     checks: tuple[tuple[str, int], ...] = ()
+    early: bool = False
 
 
 # ---- text

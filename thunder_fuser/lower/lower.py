@@ -49,6 +49,7 @@ from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
 MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
+MOST_EARLY = 96 << 20  # bytes that an early kernel reads and writes (adr/0063)
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
@@ -57,7 +58,8 @@ def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     pieces = scheduled.pieces or (scheduled,)
     kernels = [kernel_of(Context(with_free_sizes(piece)), name) for piece in pieces]
     unfinished = _side_by_side(kernels, scheduled) if scheduled.pieces else kernels[0]
-    kernel = verify_kernel(run_passes(unfinished, is_cpu))
+    early = not is_cpu and sum(scheduled.part.moved) < MOST_EARLY
+    kernel = verify_kernel(run_passes(replace(unfinished, early=early), is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
     taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes
     if taken > most:

@@ -261,18 +261,15 @@ class Module:
                     self._allowed[attribute] = amount
 
 
-def load_kernel(
-    source: KernelSource, arch: str, device_index: int, *, early: bool = True
-) -> CudaKernel:
-    """Finds or compiles a kernel's binary, and loads it once on a device. early: in a CUDA graph it
-    is launched while the kernel before it runs, if the device can do that."""
+def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:
+    """Finds or compiles a kernel's binary, and loads it once on a device."""
     key = (cubin_recipe(source.text, source.name, arch).key, device_index)
     module = _MODULES.get(
         key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
     )
     module.allow(source)
     can_wait = int("".join(filter(str.isdigit, arch))) >= LEAST_DEPENDENT
-    return CudaKernel(source, module, device_index, waits=early and can_wait)
+    return CudaKernel(source, module, device_index, waits=source.early and can_wait)
 
 
 def _unload_retired(device_index: int) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from thunder_fuser.runtime.cuda import compile_cubin, load_kernel
 from thunder_fuser.runtime.eager.evaluate import evaluate_part
 from thunder_fuser.runtime.emulator import EmulatedKernel, compile_emulated
 from thunder_fuser.target import Target
-
-LONG_BYTES = 1024  # of a thread
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,9 @@ def launcher_for(
         emulated = ranged(source.name, partial(_emulated, compile_emulated(source)))
         return Launcher(emulated, source, "{run}([{arguments}])", "{}")
     index = device.index or 0
-    kernel = load_kernel(source, target.arch, index, early=is_short(part, source))
+    kernel = load_kernel(source, target.arch, index)
     call = f"{{run}}(stream({index}), ({{arguments}}, ))"
     return Launcher(kernel.launch, source, call, in_c=cuda_launch(kernel))
-
-
-def is_short(part: Part, source: KernelSource) -> bool:
-    """True for a kernel that may be launched while the one before it runs.
-
-    Blocks that are placed then are not spread evenly over the SMs, and a wave of long blocks takes
-    as long as the SM with the most of them: the backward of a batch norm, with 3136 bytes a thread,
-    took 199 us instead of 172.
-    """
-    return sum(part.moved) < LONG_BYTES * prod((*source.grid, *source.block))
 
 
 def build(source: KernelSource, target: Target) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels may be launched, in a CUDA graph, while the one before them runs."""
+"""Which kernels may start, in a CUDA graph, before the kernel before them has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from thunder_fuser import DataType, FusionDefinition
-from thunder_fuser.host.programs.launchers import is_short
 
 
 def meta(*sizes: int) -> torch.Tensor:
@@ -35,21 +34,30 @@ def product(ops: Any, x: Any, weight: Any) -> Any:
 
 
 CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
-    "rows in many blocks": (softmax, [meta(65536, 8192)], True),
+    "many rows": (softmax, [meta(65536, 8192)], False),
     "a few rows": (softmax, [meta(16, 8192)], True),
     "a token's product": (product, [meta(8, 8192), meta(2048, 8192)], True),
-    "a head": (product, [meta(1, 2048), meta(128256, 2048)], True),
-    "a wave of long blocks": (normalised, [meta(256, 256, 56, 56)], False),
-    "short blocks of channels": (normalised, [meta(4, 256, 8, 8)], True),
+    "a head": (product, [meta(1, 2048), meta(128256, 2048)], False),
+    "images": (normalised, [meta(256, 256, 56, 56)], False),
+    "small images": (normalised, [meta(4, 256, 8, 8)], True),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_long_blocks_wait_for_their_turn(name: str) -> None:
+def test_only_short_kernels_are_early(name: str) -> None:
+    """An early kernel waits first, and no argument is promised to stay as it is."""
     build, args, expected = CASES[name]
     with FusionDefinition() as fd:
         result = build(fd.ops, *map(fd.from_pytorch, args))
         fd.add_output(fd.ops.cast(result, DataType.BFloat16))
-    plan, sources = fd.plan(args, target="h200"), fd.sources(args, target="h200")
-    pairs = zip(plan.segments, sources, strict=True)
-    assert [is_short(segment.part, source) for segment, source in pairs] == [expected]
+    (source,) = fd.sources(args, target="h200")
+    assert source.early == expected
+    assert ("after_earlier_kernels();" in source.body) == expected
+    assert ("const bf16* __restrict__" in source.body) != expected
+
+
+def test_no_kernel_of_a_cpu_is_early() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(softmax(fd.ops, fd.from_pytorch(meta(16, 64))))
+    (source,) = fd.sources([meta(16, 64)], target="cpu")
+    assert not source.early and "const bf16* __restrict__" in source.body
