@@ -79,8 +79,8 @@ class PlanOptions:
 
     donation: results may overwrite arguments. joins_writes: regions may write arguments. in_graphs:
     only parameters and buffers, which stay where they are, since a call that writes another
-    argument is in no CUDA graph. checks_reads: a read of a tensor by the name that it had before a write is
-    refused. prefix: begins the names of fusions. executor: owns the symbols of new calls.
+    argument is in no CUDA graph. checks_reads: a read of a tensor by the name that it had before a
+    write is refused. prefix: begins the names of fusions. executor: owns the symbols of new calls.
     """
 
     donation: bool
