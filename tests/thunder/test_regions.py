@@ -32,7 +32,7 @@ from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.rewrites.split_regions import partition
 
 CHECKED = PlanOptions(
-    donation=True, joins_writes=True, checks_reads=True, prefix="thunderFusion",
+    donation=True, joins_writes=True, in_graphs=False, checks_reads=True, prefix="thunderFusion",
     lower=LowerParams(), executor=None,
 )  # fmt: skip
 CPU, GPU0, GPU1 = devices.cpu, devices.Device("cuda:0"), devices.Device("cuda:1")

@@ -49,7 +49,7 @@ from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
 MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
-MOST_EARLY = 96 << 20  # bytes that an early kernel reads and writes (adr/0063)
+MOST_EARLY = 24 << 20  # bytes that an early kernel reads and writes (adr/0063)
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:

@@ -152,12 +152,12 @@ Readers = Mapping[str, list[OpRecord]]
 def _scaled(
     fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]
 ) -> dict[str, _Scaled]:
-    """{rows: their parts}, of those that products of one or two rows alone read."""
+    """{rows: their parts}, of those that products of one row alone read."""
     readers = dict[str, list[OpRecord]]()
     for record in fusion.exprs:
         for name in names_of(record):
             readers.setdefault(name, []).append(record)
-    few = {r: p for r, p in products.items() if p.height < FEWEST_ROWS}
+    few = {r: p for r, p in products.items() if p.height == 1}
     widths = {_source(fusion, p.rows): fusion.tensors[p.rows].sizes[-1] for p in few.values()}
 
     def are_alone(name: str, width: int) -> bool:

@@ -55,9 +55,9 @@ SHIFTED_PASSES = 2
 # Threads of a row, by what it moves: ADR 58. More threads would repeat what each computes of the
 # whole row, and fewer have too few loads under way. Where rows are fewer than SMs, half of both.
 MOVED_BYTES, VECTORS = 64, 2  # of a thread, at least
-# Times as much if results are narrower than what is read; if it tests its first and last steps.
-NARROW_MOVED, SHIFTED_MOVED = 2, 4
+NARROW_MOVED, SHIFTED_MOVED = 2, 4  # times as much, for narrower results; for shifted rows
 MOST_THREADS, MOST_FEW_ROWS = 256, 512
+IDLE = 256  # threads of all rows for each SM: up to so many, one for each vector (ADR 63)
 NEIGHBOURS = 32  # elements that neighbouring threads load at once: whole sectors
 BLOCK_THREADS = 128  # at least
 # Blocks begin one after another, 1.2 ns apart on an H200, so each of many moves this much.
@@ -219,9 +219,11 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
     is_narrow = match.passes > 1 and max(written) < max(read) and not few
     moved = MOVED_BYTES * times * (NARROW_MOVED if is_narrow else 1)
     shares = (columns * max(sum(read + written), 1), moved), (vectors, VECTORS * times)
-    most = min(-(-whole * (1 + few) // share) for whole, share in shares)
+    enough = min(-(-whole * (1 + few) // share) for whole, share in shares)
     least = min(vectors, NEIGHBOURS // width)
-    x = max(1 << (most.bit_length() - 1), 1 << (least - 1).bit_length())
+    x = max(1 << (enough.bit_length() - 1), 1 << (least - 1).bit_length())
+    is_idle = match.passes > 1 and not few and rows * x <= IDLE * match.target.sm_count
+    x = vectors if is_idle and vectors % 32 == 0 else x
     return min(x, MOST_FEW_ROWS if few else MOST_THREADS)
 
 

@@ -87,11 +87,10 @@ _ON_HOST = {
 class CudaGraphs(Transform):  # type: ignore[misc]
     """The transform that makes pieces in the final traces of one jitted function.
 
-    recorder: replaces the recorders of the devices, for tensors of its device_type. keeps_order: no
-    call moves (run/bind.py).
+    recorder: replaces the recorders of the devices, for tensors of its device_type.
     """
 
-    keeps_order = True
+    keeps_order = True  # no call moves (run/bind.py)
 
     def __init__(self, data: CompileData | None = None, recorder: Recorder | None = None) -> None:
         self._data = data and ref(data)

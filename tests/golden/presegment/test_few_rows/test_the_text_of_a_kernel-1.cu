@@ -7,7 +7,6 @@ fused_mul_sum_bf16_reduction(
     bf16* __restrict__ T8,
     const i32 size0,
     const i32 size1) {
-  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 i_i = static_cast<i32>(threadIdx.y);

@@ -14,7 +14,6 @@ fused_sub_mul_sum_bf16_inner_outer(
     const i32 size1,
     const i32 size2,
     const i32 size3) {
-  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 j_o_i = static_cast<i32>(threadIdx.x);

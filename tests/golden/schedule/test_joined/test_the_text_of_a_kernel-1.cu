@@ -2,10 +2,10 @@
 // joined(vectorize=8, threads=32x8, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
 fused_mul_sum_bf16_joined(
-    const bf16* __restrict__ T0,
-    const bf16* __restrict__ T1,
-    const bf16* __restrict__ T2,
-    const bf16* __restrict__ T3,
+    const bf16* T0,
+    const bf16* T1,
+    const bf16* T2,
+    const bf16* T3,
     bf16* __restrict__ T10,
     bf16* __restrict__ T15,
     bf16* __restrict__ T20,

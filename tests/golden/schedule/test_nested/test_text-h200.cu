@@ -13,7 +13,6 @@ fused_mul_sum_add_sub_bf16_nested(
     const i32 size3,
     const i32 size4,
     const i32 size5) {
-  after_earlier_kernels();
   const Shared<float> scratch_f32(128, 16);
   const Shared<float> T13_r(64, 16);
   const Shared<float> T11_r(0, 16);

@@ -13,7 +13,6 @@ fused_mul_sum_add_sub_bf16_nested(
     const i32 size3,
     const i32 size4,
     const i32 size5) {
-  after_earlier_kernels();
   const Shared<float> scratch_f32(112, 16);
   const Shared<i64> gates(96, 2);
   const Shared<i32> T13_r(48, 10);

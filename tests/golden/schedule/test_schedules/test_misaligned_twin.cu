@@ -2,8 +2,8 @@
 // pointwise(vectorize=8, threads=128x1, unroll=2)
 extern "C" __global__ void __launch_bounds__(128)
 fused_add_relu_bf16_pointwise(
-    const bf16* __restrict__ T0,
-    const bf16* __restrict__ T1,
+    const bf16* T0,
+    const bf16* T1,
     bf16* __restrict__ T7,
     const i32 size0,
     const i32 size1) {

@@ -2,9 +2,9 @@
 // persistent(vectorize=8, threads=64x2, unroll=1, persistent in registers)
 extern "C" __global__ void __launch_bounds__(128)
 fused_layer_norm_bf16_persistent(
-    const bf16* __restrict__ T0,
-    const bf16* __restrict__ T1,
-    const bf16* __restrict__ T2,
+    const bf16* T0,
+    const bf16* T1,
+    const bf16* T2,
     bf16* __restrict__ T19,
     const i32 size0,
     const i32 size1,

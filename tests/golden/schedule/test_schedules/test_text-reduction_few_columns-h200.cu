@@ -2,7 +2,7 @@
 // reduction(vectorize=1, threads=8x32, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
 fused_exp_sum_f32_reduction(
-    const float* __restrict__ T0,
+    const float* T0,
     float* __restrict__ T3,
     const i32 size0,
     const i32 size1,

@@ -2,7 +2,7 @@
 // reduction(vectorize=8, threads=32x4, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
 fused_exp_sum_bf16_reduction(
-    const bf16* __restrict__ T0,
+    const bf16* T0,
     bf16* __restrict__ T4,
     const i32 size0,
     const i32 size1) {

@@ -2,7 +2,7 @@
 // reduction(vectorize=8, threads=32x16, unroll=1)
 extern "C" __global__ void __launch_bounds__(512)
 fused_exp_sum_bf16_reduction(
-    const bf16* __restrict__ T0,
+    const bf16* T0,
     float* __restrict__ T3,
     const i32 size0,
     const i32 size1,

@@ -2,7 +2,7 @@
 // persistent(vectorize=4, threads=256x1, unroll=1, cluster=4, persistent in registers)
 extern "C" __global__ void __cluster_dims__(1, 4, 1) __launch_bounds__(256)
 fused_softmax_f32_persistent(
-    const float* __restrict__ T0,
+    const float* T0,
     float* __restrict__ T6,
     const i32 size0,
     const i32 size1) {

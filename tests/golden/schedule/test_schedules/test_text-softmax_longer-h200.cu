@@ -5,7 +5,6 @@ fused_softmax_f32_persistent(
     const float* __restrict__ T0,
     float* __restrict__ T6,
     const i32 size0) {
-  after_earlier_kernels();
   const Shared<i32> T1_w(1056, 256);
   const Shared<i32> T4_w(32, 256);
   const Shared<i64> gates(0, 4);

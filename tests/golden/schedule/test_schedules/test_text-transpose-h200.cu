@@ -13,7 +13,6 @@ fused_add_relu_bf16_transpose(
     const i32 size5,
     const i32 size6,
     const i32 size7) {
-  after_earlier_kernels();
   const Shared<bf16> T0_t(0, 8192);
   {  // read
     const i32 i_o_o_j_o = static_cast<i32>(blockIdx.x);

@@ -2,8 +2,8 @@
 // transpose(vectorize=4, threads=256x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
 fused_add_relu_f32_transpose(
-    const float* __restrict__ T0,
-    const float* __restrict__ T1,
+    const float* T0,
+    const float* T1,
     float* __restrict__ T5,
     const i32 size0,
     const i32 size1,

@@ -2,8 +2,8 @@
 // reduction(vectorize=4, threads=16x8, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
 fused_add_sum_f32_reduction(
-    const float* __restrict__ T0,
-    const float* __restrict__ T1,
+    const float* T0,
+    const float* T1,
     float* __restrict__ T3,
     float* __restrict__ T4,
     const i32 size0,

@@ -2,7 +2,7 @@
 // persistent(vectorize=4, threads=512x1, unroll=1, persistent in shared)
 extern "C" __global__ void __launch_bounds__(512)
 fused_softmax_f32_persistent(
-    const float* __restrict__ T0,
+    const float* T0,
     float* __restrict__ T6,
     const i32 size0,
     const i32 size1) {

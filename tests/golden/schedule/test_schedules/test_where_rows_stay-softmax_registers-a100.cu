@@ -5,7 +5,6 @@ fused_softmax_bf16_persistent(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T9,
     const i32 size0) {
-  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 j_o_i = static_cast<i32>(threadIdx.x);

@@ -2,7 +2,7 @@
 // pointwise(vectorize=8, threads=128x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
 fused_relu_bf16_pointwise(
-    const bf16* __restrict__ T0,
+    const bf16* T0,
     bf16* __restrict__ T3,
     const i32 size0,
     const i32 size1,

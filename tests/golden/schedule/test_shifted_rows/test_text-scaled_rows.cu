@@ -2,8 +2,8 @@
 // pointwise(vectorize=8, threads=128x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
 fused_mul_relu_bf16_pointwise(
-    const bf16* __restrict__ T0,
-    const float* __restrict__ T1,
+    const bf16* T0,
+    const float* T1,
     bf16* __restrict__ T5,
     const i32 size0,
     const i64 divisor1,

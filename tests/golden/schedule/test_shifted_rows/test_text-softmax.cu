@@ -2,7 +2,7 @@
 // persistent(vectorize=8, threads=512x1, unroll=1, persistent in registers)
 extern "C" __global__ void __launch_bounds__(512)
 fused_softmax_bf16_persistent(
-    const bf16* __restrict__ T0,
+    const bf16* T0,
     bf16* __restrict__ T9,
     const i32 size0,
     const i32 size1,
