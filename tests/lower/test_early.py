@@ -36,7 +36,8 @@ def product(ops: Any, x: Any, weight: Any) -> Any:
 CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
     "many rows": (softmax, [meta(65536, 8192)], False),
     "a few rows": (softmax, [meta(16, 8192)], True),
-    "a token's product": (product, [meta(8, 2048), meta(2048, 2048)], True),
+    "as many bytes as a token's product": (softmax, [meta(1024, 8192)], False),
+    "a token's product": (product, [meta(8, 8192), meta(2048, 8192)], True),
     "a head": (product, [meta(1, 2048), meta(128256, 2048)], False),
     "images": (normalised, [meta(256, 256, 56, 56)], False),
     "small images": (normalised, [meta(4, 256, 8, 8)], True),

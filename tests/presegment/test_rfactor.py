@@ -36,6 +36,8 @@ def chunks(fusion: Fusion) -> list[object]:
 
 FIRES = {
     "few columns": (summed(65536, 64, dims=[0]), H200),
+    "long columns": (summed(2048, 2048, dims=[0]), H200),
+    "short columns, few of them": (summed(1024, 256, dims=[0]), H200),
     "one result": (summed(1 << 20, dims=[0]), H200),
     "few rows": (summed(4, 1 << 18, dims=[1]), H200),
     "long softmax, few rows": (softmax(4, 1 << 20), H200),
@@ -45,6 +47,7 @@ KEEPS = {
     "many columns": (summed(4096, 1 << 15, dims=[0]), H200),
     "many rows": (summed(1 << 15, 4096, dims=[1]), H200),
     "little work": (summed(256, 128, dims=[0]), H200),
+    "short columns": (summed(1024, 2048, dims=[0]), H200),
     "the row stays on chip": (softmax(64, 8192), H200),
     "rows enough, cpu": (summed(64, 8192, dims=[1]), CPU),
 }

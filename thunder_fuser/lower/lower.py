@@ -49,7 +49,8 @@ from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
 MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
-MOST_EARLY = 24 << 20  # bytes that an early kernel reads and writes (adr/0063)
+# Bytes that an early kernel reads and writes, without and with rows that stay on chip: ADR 63.
+MOST_EARLY, MOST_EARLY_ROWS = 96 << 20, 24 << 20
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
@@ -58,7 +59,8 @@ def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     pieces = scheduled.pieces or (scheduled,)
     kernels = [kernel_of(Context(with_free_sizes(piece)), name) for piece in pieces]
     unfinished = _side_by_side(kernels, scheduled) if scheduled.pieces else kernels[0]
-    early = not is_cpu and sum(scheduled.part.moved) < MOST_EARLY
+    most_moved = MOST_EARLY_ROWS if scheduled.persistent else MOST_EARLY
+    early = not is_cpu and sum(scheduled.part.moved) < most_moved
     kernel = verify_kernel(run_passes(replace(unfinished, early=early), is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
     taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes

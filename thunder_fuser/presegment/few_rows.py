@@ -149,9 +149,7 @@ class _Scaled(NamedTuple):
 Readers = Mapping[str, list[OpRecord]]
 
 
-def _scaled(
-    fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]
-) -> dict[str, _Scaled]:
+def _scaled(fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]) -> dict[str, _Scaled]:
     """{rows: their parts}, of those that products of one row alone read."""
     readers = dict[str, list[OpRecord]]()
     for record in fusion.exprs:

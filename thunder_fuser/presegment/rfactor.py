@@ -38,6 +38,7 @@ MIN_CHUNK = 64  # elements of a run: the partial results of shorter runs would b
 # behind the last four wait one by one. A million rows of 64 bf16: 35.0 -> 34.5 us (H200).
 FOUR_STEPS = 512
 MIN_ELEMENTS = 1 << 16  # a smaller reduction ends before a second kernel would start
+MOST_AT_ONCE = 1024  # rows of a column: with 2048 one kernel takes longer than two (ADR 64)
 MAX_ON_CHIP = 1 << 18  # elements: every reduction of a longer row reads it from memory again anyway
 COLUMN_BYTES = 512  # of a row, for one block of an outer reduction: 32 vectors
 INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # blocks that an SM holds: of 256 and of 1024 threads
@@ -349,8 +350,10 @@ def _chunk(
         return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * _itemsize(whole) // COLUMN_BYTES)
     run = _run_of_units(rows, units, INNER_BLOCKS if is_inner else OUTER_BLOCKS, target)
-    is_busy = 2 * units >= target.sm_count and not target.is_cpu
-    if is_inner and is_busy and rows * results * _itemsize(whole) <= target.launch_bytes:
+    size = _itemsize(whole, () if is_inner else (order[-1], *reduced))
+    columns = results * size // SECTOR if rows <= MOST_AT_ONCE else 0
+    is_busy = 2 * (results if is_inner else columns) >= target.sm_count and not target.is_cpu
+    if is_busy and rows * results * size <= target.launch_bytes:
         return 0  # half of the SMs read it in less time than a second kernel takes
     extents = [whole.extents[name].value for name in order if name in reduced]
     chunk = _whole_rows(run, extents)
@@ -443,6 +446,7 @@ def _in_two_steps(
         yield OpRecord("broadcast", total, (name,), (("is_broadcast_dim", flags),))
 
 
-def _itemsize(whole: Part) -> int:
-    """Bytes of an element of the narrowest tensor in memory."""
-    return min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
+def _itemsize(whole: Part, axes: Iterable[str] = ()) -> int:
+    """Bytes of an element of the narrowest tensor in memory that has these axes; 4 if none has."""
+    names = (n for n in whole.global_tensors if set(axes).issubset(whole.axes(n)))
+    return min((whole.tensors[name].dtype.bytes for name in names), default=4)

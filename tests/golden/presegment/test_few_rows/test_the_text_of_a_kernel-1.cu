@@ -2,11 +2,12 @@
 // reduction(vectorize=8, threads=64x4, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
 fused_mul_sum_bf16_reduction(
-    const bf16* __restrict__ T0,
-    const bf16* __restrict__ T1,
+    const bf16* T0,
+    const bf16* T1,
     bf16* __restrict__ T8,
     const i32 size0,
     const i32 size1) {
+  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 i_i = static_cast<i32>(threadIdx.y);

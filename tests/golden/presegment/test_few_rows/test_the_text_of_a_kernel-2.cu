@@ -2,8 +2,8 @@
 // reduction(vectorize=8, threads=32x8, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
 fused_mul_sum_bf16_reduction(
-    const bf16* __restrict__ T0,
-    const bf16* __restrict__ T1,
+    const bf16* T0,
+    const bf16* T1,
     bf16* __restrict__ T8,
     const i32 size0,
     const i64 divisor1,
@@ -11,6 +11,7 @@ fused_mul_sum_bf16_reduction(
     const i32 size3,
     const i32 size4,
     const i32 size5) {
+  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 0);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 i_i = static_cast<i32>(threadIdx.y);

@@ -2,13 +2,14 @@
 // products(vectorize=1, threads=16x32, unroll=1)
 extern "C" __global__ void __launch_bounds__(512)
 fused_mul_sum_bf16_products(
-    const bf16* __restrict__ T0,
-    const bf16* __restrict__ T1,
+    const bf16* T0,
+    const bf16* T1,
     bf16* __restrict__ T8,
     const i32 size0,
     const i32 size1,
     const i32 size2,
     const i32 size3) {
+  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 2560);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 i_i = static_cast<i32>(threadIdx.x);

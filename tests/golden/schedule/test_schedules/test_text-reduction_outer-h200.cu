@@ -2,12 +2,13 @@
 // reduction(vectorize=8, threads=32x32, unroll=1)
 extern "C" __global__ void __launch_bounds__(1024)
 fused_exp_sum_bf16_reduction(
-    const bf16* __restrict__ T0,
+    const bf16* T0,
     float* __restrict__ T3,
     const i32 size0,
     const i32 size1,
     const i32 size2,
     const i32 size3) {
+  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8192);
   const i32 i_o_o = static_cast<i32>(blockIdx.x);
   const i32 j_o = static_cast<i32>(blockIdx.y);
