@@ -286,6 +286,20 @@ def cache_rows(pair: Pair, device: torch.device) -> None:
             assert block.keys._version > before
 
 
+def lent_buffers(pair: Pair, device: torch.device) -> None:
+    """A caller passes a buffer that the call writes, or a row of it: the write is seen."""
+    block = Cached().to(device)
+    blocks = [block, deepcopy(block)]
+    found, expected = pair(blocks[0])[0], pair(blocks[1])[1]
+    with torch.no_grad():
+        for at in range(2 * CALLS):
+            place = torch.tensor([at], device=device)
+            x = torch.randn(2, 1, 16, device=device)
+            both = [each.keys[:, at : at + 1] if at % 3 == 2 else x for each in blocks]
+            equal([found(both[0], place)], [expected(both[1], place)])
+            equal(*([each.keys] for each in blocks))
+
+
 def written_arguments(pair: Pair, device: torch.device) -> None:
     def add_one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = (x * 2).sin() @ y
@@ -482,8 +496,8 @@ SCENARIOS: dict[str, Scenario] = {
     one.__name__: one
     for one in (
         forward, inference_mode, training, optimizer, dropout, restored_state, several_forwards,
-        accumulation, shapes, layouts, switched, buffers, cache_rows, written_arguments,
-        shared_memory, on_the_host, kept, bound, gradients_that_stay, hooks, shared_parameters,
-        written_results, an_error_between, threads,
+        accumulation, shapes, layouts, switched, buffers, cache_rows, lent_buffers,
+        written_arguments, shared_memory, on_the_host, kept, bound, gradients_that_stay, hooks,
+        shared_parameters, written_results, an_error_between, threads,
     )
 }  # fmt: skip

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from helpers.graph_scenarios import SCENARIOS, Scenario
+from helpers.graph_scenarios import SCENARIOS, Cached, Scenario
 from helpers.recorder import CpuRecorder
 from hypothesis import given
 from hypothesis import strategies as st
 from thunder.core.prims import PrimIDs
 from thunder.transforms.cudagraph import CUDAGraphTransform
+from torch import nn
 
 import thunder_fuser
 from thunder_fuser import fuser
@@ -585,6 +586,20 @@ def test_a_function_that_is_gone_leaves_nothing() -> None:
     del found, piece
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("name", ["batch norm", "cache"])
+def test_what_writes_buffers_is_in_the_graph(name: str) -> None:
+    """Also in a region that writes several times: its writes are those of the buffers."""
+    if name == "cache":
+        module, args = Cached().requires_grad_(False), (torch.randn(2, 1, 16), torch.tensor([3]))
+    else:
+        layers = (each for _ in range(2) for each in (nn.Linear(16, 16), nn.BatchNorm1d(16)))
+        module, args = nn.Sequential(*layers), (torch.randn(8, 16),)
+    found = in_graphs(module, CpuRecorder())
+    found(*args)
+    trace, *_ = final_traces(found)
+    assert on_host(trace, "cpu") == () and len(pieces_in(trace.bound_symbols)) == 1
 
 
 # ----------------------------------------------------------------------------- memory of arguments

@@ -60,7 +60,8 @@ def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     kernels = [kernel_of(Context(with_free_sizes(piece)), name) for piece in pieces]
     unfinished = _side_by_side(kernels, scheduled) if scheduled.pieces else kernels[0]
     most_moved = MOST_EARLY_ROWS if scheduled.persistent else MOST_EARLY
-    early = not is_cpu and sum(scheduled.part.moved) < most_moved
+    # Devices without clusters, before sm_90, cannot launch a kernel early.
+    early = scheduled.target.max_cluster > 1 and sum(scheduled.part.moved) < most_moved
     kernel = verify_kernel(run_passes(replace(unfinished, early=early), is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
     taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes

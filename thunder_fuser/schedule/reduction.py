@@ -57,9 +57,9 @@ SHIFTED_PASSES = 2
 MOVED_BYTES, VECTORS = 64, 2  # of a thread, at least
 NARROW_MOVED, SHIFTED_MOVED = 2, 4  # times as much, for narrower results; for shifted rows
 MOST_THREADS, MOST_FEW_ROWS = 256, 512
-IDLE = 256  # threads of all rows for each SM: up to so many, one for each vector (ADR 63)
+IDLE = 256  # threads for each SM: with fewer, rows of whole warps have one for each vector (ADR 63)
 NEIGHBOURS = 32  # elements that neighbouring threads load at once: whole sectors
-BLOCK_THREADS = 128  # at least
+BLOCK_THREADS = 128  # at least, in blocks of powers of two
 # Blocks begin one after another, 1.2 ns apart on an H200, so each of many moves this much.
 BLOCK_BYTES, MANY_BLOCKS = 6144, 16  # MANY_BLOCKS: for each SM
 SCANNED_CHUNK = 1024  # elements that a CPU scans at once: an array that fits its first-level cache
@@ -223,7 +223,7 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
     least = min(vectors, NEIGHBOURS // width)
     x = max(1 << (enough.bit_length() - 1), 1 << (least - 1).bit_length())
     is_idle = match.passes > 1 and not few and rows * x <= IDLE * match.target.sm_count
-    x = vectors if is_idle and vectors % 32 == 0 else x
+    x = vectors if is_idle and vectors % 32 == 0 and 2 * x < vectors <= MOST_THREADS else x
     return min(x, MOST_FEW_ROWS if few else MOST_THREADS)
 
 

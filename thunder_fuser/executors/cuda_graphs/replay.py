@@ -183,7 +183,7 @@ class _Calls:
         counts, recorder = self.piece.counts, self.piece.graphs.recorder
         if recorder.is_capturing():
             return self._run(*args)
-        if not self._failed:
+        if not self._failed and not (self._written and self._reads_written(args)):
             settings = recorder.settings()
             with recorder.lock:
                 graph = self._find(settings, args)
@@ -229,6 +229,13 @@ class _Calls:
         handed = () if self._copies or held >= MOST_HELD else self.piece.handed
         key = self._key(number, (settings, shares), args)  # by what lasts now
         return graphs.find(key, lambda: self._capture(args, handed, shares))
+
+    def _reads_written(self, args: Sequence[Any]) -> bool:
+        """True if an argument that is copied shares memory with one that is written: the copy is
+        made before the write, so the function would not see it."""
+        written = [args[at].data_ptr() for at in self._written]
+        copied = [args[at].untyped_storage() for at in self._tensors if at not in self._fixed]
+        return any(0 <= at - one.data_ptr() < one.nbytes() for one in copied for at in written)
 
     def _shares(self) -> bool:
         """Of a backward: True if nobody reads what the forward saved after it. Of a forward: True

@@ -49,6 +49,7 @@ from thunder_fuser.runtime.graph_pools import taken
 from thunder_fuser.source.jit_options import options_of_jit
 from thunder_fuser.trace.proxies import (
     COLLECTIVES,
+    COPIES,
     FENCES,
     TORCH_VIEWS,
     VIEWS,
@@ -221,15 +222,14 @@ def _device(proxy: TensorProxy) -> torch.device:
 
 
 def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
-    """{name: the module's parameter or buffer that it stands for, also after a fence's renaming}"""
+    """{name: the module's parameter or buffer that it stands for, also after fences and writes}"""
     fixed: dict[str, str] = {}
     calls = ([bsym] if piece_of(bsym) is None else bsym.subsymbols for bsym in bsyms)
     for bsym in chain.from_iterable(calls):
-        operands = reads(bsym)
-        of_module = (p.name for p in operands if ProxyTag.STATIC_MEMORY_LOCATION in p.tags)
+        of_module = (p.name for p in reads(bsym) if ProxyTag.STATIC_MEMORY_LOCATION in p.tags)
         fixed.update((name, fixed.get(name, name)) for name in of_module)
-        if bsym.sym.id in FENCES:
-            pairs = zip(operands, makes(bsym), strict=True)
+        for part in (each for each in parts(bsym) if each.sym.id in FENCES | COPIES):
+            pairs = zip(reads(part)[part.sym.id in COPIES :], makes(part), strict=False)
             fixed.update((new.name, fixed[old.name]) for old, new in pairs if old.name in fixed)
     return fixed
 

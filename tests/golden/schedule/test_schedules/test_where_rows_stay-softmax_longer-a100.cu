@@ -2,11 +2,10 @@
 // persistent(vectorize=4, threads=512x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(512)
 fused_softmax_f32_persistent(
-    const float* T0,
+    const float* __restrict__ T0,
     float* __restrict__ T6,
     const i32 size0,
     const i32 size1) {
-  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 16);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 j_o_i = static_cast<i32>(threadIdx.x);
