@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder_fuser
+from benchmarks.decode.tokens import Model, make
 from thunder_fuser.options import options
 
 pytestmark = [
@@ -51,6 +52,20 @@ def test_the_same_bits(function: Callable[..., torch.Tensor], sizes: tuple[int, 
             expected = one_by_one(*values).clone()
             for graphs in (early, in_turn):
                 assert torch.equal(graphs(*values), expected)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_tokens(batch: int) -> None:
+    """Products, norms and caches of a Llama: the compiler moved loads before the wait there."""
+    device = torch.device("cuda")
+    model = make(Model(2, 2048, 32, 8, 8192, 4096, 512), batch, device)
+    early = thunder_fuser.jit(model, fuser_cuda_graphs=True)
+    in_turn = thunder_fuser.jit(model, fuser_cuda_graphs=True, fuser_dependent_launches=False)
+    with torch.no_grad():
+        for place in range(STEPS):
+            tokens = torch.randint(4096, (batch, 1), device=device)
+            values = tokens, torch.tensor([place], device=device)
+            assert torch.equal(early(*values), in_turn(*values))
 
 
 def test_a_graph_of_torch() -> None:
