@@ -219,9 +219,9 @@ def _threads_of_row(match: Rows, columns: int, width: int) -> int:
     is_narrow = match.passes > 1 and max(written) < max(read) and not few
     moved = MOVED_BYTES * times * (NARROW_MOVED if is_narrow else 1)
     shares = (columns * max(sum(read + written), 1), moved), (vectors, VECTORS * times)
-    enough = min(-(-whole * (1 + few) // share) for whole, share in shares)
+    most = min(-(-whole * (1 + few) // share) for whole, share in shares)
     least = min(vectors, NEIGHBOURS // width)
-    x = max(1 << (enough.bit_length() - 1), 1 << (least - 1).bit_length())
+    x = max(1 << (most.bit_length() - 1), 1 << (least - 1).bit_length())
     is_idle = match.passes > 1 and not few and rows * x <= IDLE * match.target.sm_count
     x = vectors if is_idle and vectors % 32 == 0 and 2 * x < vectors <= MOST_THREADS else x
     return min(x, MOST_FEW_ROWS if few else MOST_THREADS)
