@@ -233,9 +233,9 @@ class _Calls:
     def _reads_written(self, args: Sequence[Any]) -> bool:
         """True if an argument that is copied shares memory with one that is written: the copy is
         made before the write, so the function would not see it."""
-        written = [args[at].data_ptr() for at in self._written]
+        places = [args[at].data_ptr() for at in self._written]
         copied = [args[at].untyped_storage() for at in self._tensors if at not in self._fixed]
-        return any(0 <= at - one.data_ptr() < one.nbytes() for one in copied for at in written)
+        return any(0 <= at - each.data_ptr() < each.nbytes() for each in copied for at in places)
 
     def _shares(self) -> bool:
         """Of a backward: True if nobody reads what the forward saved after it. Of a forward: True
