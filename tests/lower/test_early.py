@@ -57,8 +57,9 @@ def test_only_short_kernels_are_early(name: str) -> None:
     assert ("const bf16* __restrict__" in source.body) != expected
 
 
-def test_no_kernel_of_a_cpu_is_early() -> None:
+@pytest.mark.parametrize("target", ["cpu", "a100"])
+def test_only_devices_that_can_launch_early_have_early_kernels(target: str) -> None:
     with FusionDefinition() as fd:
         fd.add_output(softmax(fd.ops, fd.from_pytorch(meta(16, 64))))
-    (source,) = fd.sources([meta(16, 64)], target="cpu")
+    (source,) = fd.sources([meta(16, 64)], target=target)
     assert not source.early and "const bf16* __restrict__" in source.body

@@ -242,7 +242,7 @@ UNSCALED: dict[str, Callable[[], Graph]] = {
     "an expensive factor": lambda: normed(expensive, 1, 512),
     "squares of an expensive value": lambda: normed(of_expensive, 1, 512),
     "a padded scale": lambda: normed(padded, 1, 512),
-    "a sum over rows": lambda: normed(over_rows, 2, 512),
+    "a sum over rows": lambda: normed(over_rows, 1, 512),
 }
 
 
@@ -268,13 +268,13 @@ def test_rows_times_a_number() -> None:
     torch.testing.assert_close(result, F.linear(2 * values[0], values[1]), rtol=2e-2, atol=2e-2)
 
 
-def test_a_norm_of_rows_that_are_cut_is_stored() -> None:
-    """Each half has the scale of the whole."""
-    values = [rand(1, 1024, dtype=torch.bfloat16), rand(1024, dtype=torch.bfloat16, seed=1)]
-    values.append(rand(256, 512, dtype=torch.bfloat16, seed=2))
+def test_a_norm_of_rows_that_are_joined_is_stored() -> None:
+    """Each half has a scale of its own."""
+    values = [rand(2, 512, dtype=torch.bfloat16), rand(512, dtype=torch.bfloat16, seed=1)]
+    values.append(rand(256, 1024, dtype=torch.bfloat16, seed=2))
     with FusionDefinition() as fd:
         x, weight, matrix = map(fd.from_pytorch, values)
-        y = fd.ops.reshape(rounded(fd, x, weight, (1, 1024)), [2, 512])
+        y = fd.ops.reshape(rounded(fd, x, weight, (2, 512)), [1, 1024])
         fd.add_output(fd.ops.linear(y, matrix))
     assert "segment_set" in rewritten((fd, values))
 

@@ -34,7 +34,21 @@ def chunks(fusion: Fusion) -> list[object]:
     return [e.attr("chunk") for e in fusion.exprs if e.attr("chunk") is not None]
 
 
+def weighted(places: int) -> Graph:
+    """The last step of attention of one query, behind a mask: p [4, s] times v [s, 64], 8 times."""
+    values = [meta(8, 4, places), meta(8, places, 64, dtype=DataType.BFloat16)]
+    values.append(meta(places, dtype=DataType.Bool))
+    with FusionDefinition() as fd:
+        p, v, mask = map(fd.from_pytorch, values)
+        seen = fd.ops.where(fd.ops.broadcast(mask, [True, True, False]), p, fd.define_scalar(0.0))
+        wide = fd.ops.broadcast(fd.ops.cast(v, DataType.Float), [False, True, False, False])
+        y = fd.ops.mul(fd.ops.broadcast(seen, [False, False, False, True]), wide)
+        fd.add_output(fd.ops.sum(y, [2]))
+    return fd, values
+
+
 FIRES = {
+    "a long cache": (weighted(8192), H200),
     "few columns": (summed(65536, 64, dims=[0]), H200),
     "long columns": (summed(2048, 2048, dims=[0]), H200),
     "short columns, few of them": (summed(1024, 256, dims=[0]), H200),
@@ -47,6 +61,7 @@ KEEPS = {
     "many columns": (summed(4096, 1 << 15, dims=[0]), H200),
     "many rows": (summed(1 << 15, 4096, dims=[1]), H200),
     "little work": (summed(256, 128, dims=[0]), H200),
+    "a short cache": (weighted(512), H200),
     "short columns": (summed(1024, 2048, dims=[0]), H200),
     "the row stays on chip": (softmax(64, 8192), H200),
     "rows enough, cpu": (summed(64, 8192, dims=[1]), CPU),

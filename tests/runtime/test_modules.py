@@ -149,10 +149,7 @@ def test_a_captured_kernel_stays(driver: Driver, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("arch", "value", "is_early"),
-    [
-        ("sm_90a", True, True), ("sm_100a", True, True), ("sm_80", True, False),
-        ("sm_90a", False, False),
-    ],
+    [("sm_90a", True, True), ("sm_100a", True, True), ("sm_90a", False, False)],
 )  # fmt: skip
 @pytest.mark.parametrize("is_captured", [True, False])
 def test_a_kernel_of_a_graph_starts_early(

@@ -159,7 +159,7 @@ def _scaled(fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]) -> dict
     widths = {_source(fusion, p.rows): fusion.tensors[p.rows].sizes[-1] for p in few.values()}
 
     def are_alone(name: str, width: int) -> bool:
-        """A reshape may not cut rows."""
+        """A reshape may not join rows."""
         return name not in fusion.results and fusion.tensors[name].sizes[-1] == width and all(
             are_alone(reader.outputs[0], width) if reader.op == "reshape"
             else reader in few and few[reader].rows == name

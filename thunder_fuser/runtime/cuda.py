@@ -38,7 +38,6 @@ PACK_FORMATS = {
     "double": "d", "float": "f4x", "i64": "q", "i32": "i4x", "i16": "h6x", "i8": "b7x",
     "u8": "B7x", "bool": "?7x",
 }  # fmt: skip
-LEAST_DEPENDENT = 90  # the architecture from which kernels wait for those before them
 DEPENDENT = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 DIMENSIONS = (
     "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes",
@@ -141,16 +140,12 @@ class CudaKernel:
     """A kernel loaded on one device; `launch` costs a pack and a driver call."""
 
     __slots__ = (
-        "_addresses", "_args", "_block", "_lock", "_module", "_pack", "_waits", "device_index",
-        "dims", "function", "source",
+        "_addresses", "_args", "_block", "_lock", "_module", "_pack", "device_index", "dims",
+        "function", "source",
     )  # fmt: skip
 
-    def __init__(
-        self, source: KernelSource, module: Module, device_index: int, *, waits: bool = False
-    ) -> None:
-        """waits: in a graph it is launched early, and waits by itself (sm_90 and later)."""
+    def __init__(self, source: KernelSource, module: Module, device_index: int) -> None:
         self.source = source
-        self._waits = waits
         self._module = module
         self.function = module.function
         self.device_index = device_index
@@ -163,13 +158,13 @@ class CudaKernel:
     def launch(self, stream: int, values: tuple[Any, ...]) -> None:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order.
 
-        In a graph, a kernel that waits by itself depends on the one before it in the programmatic
-        way: it may start while that one runs.
+        In a graph, an early kernel depends on the one before it in the programmatic way: it may
+        start while that one runs, and waits by itself.
         """
         captured = bool(stream) and torch._C._cuda_isCurrentStreamCapturing()
         if captured:
             _CAPTURED.add(self._module)
-        in_turn = not (captured and self._waits and option("dependent_launches"))
+        in_turn = not (captured and self.source.early and option("dependent_launches"))
         # The driver copies the block during the call. Until then no other thread may write to it.
         with self._lock:
             try:
@@ -268,8 +263,7 @@ def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKerne
         key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
     )
     module.allow(source)
-    can_wait = int("".join(filter(str.isdigit, arch))) >= LEAST_DEPENDENT
-    return CudaKernel(source, module, device_index, waits=source.early and can_wait)
+    return CudaKernel(source, module, device_index)
 
 
 def _unload_retired(device_index: int) -> None:

@@ -160,7 +160,7 @@ class _Calls:
     """Calls of a piece with arguments of one layout."""
 
     __slots__ = (
-        "_apart", "_copies", "_failed", "_fixed", "_lasting", "_room", "_run", "_saved",
+        "_apart", "_copies", "_failed", "_fixed", "_lasting", "_moving", "_room", "_run", "_saved",
         "_tensors", "_written", "piece",
     )  # fmt: skip
 
@@ -175,6 +175,7 @@ class _Calls:
             at for at in self._tensors
             if inputs[at].is_fixed or type(args[at]) is torch.nn.Parameter
         )  # fmt: skip
+        self._moving = tuple(sorted({*self._tensors} - {*self._fixed}))
         self._saved = tuple(at for at in places if inputs[at].is_saved)
         self._written = tuple(at for at in places if inputs[at].is_written)
         self._lasting: tuple[int, ...] = ()
@@ -234,8 +235,11 @@ class _Calls:
         """True if an argument that is copied shares memory with one that is written: the copy is
         made before the write, so the function would not see it."""
         places = [args[at].data_ptr() for at in self._written]
-        copied = [args[at].untyped_storage() for at in self._tensors if at not in self._fixed]
-        return any(0 <= at - each.data_ptr() < each.nbytes() for each in copied for at in places)
+        for memory in (args[at].untyped_storage() for at in self._moving):
+            start, size = memory.data_ptr(), memory.nbytes()
+            if any(0 <= place - start < size for place in places):
+                return True
+        return False
 
     def _shares(self) -> bool:
         """Of a backward: True if nobody reads what the forward saved after it. Of a forward: True

@@ -69,8 +69,6 @@ class _Stores:
         old = self._before(target, maker)
         if old is None or self._plan.makers.get(index.name, -1) > maker:
             return
-        if not self._plan.may_write(old.name):
-            return
         if not self._may_move(maker, at, old) or not _are_together(region, old, index):
             return
         added = [*slices.views, *(_renamed(part, target, old) for part in parts(write))]
@@ -111,11 +109,11 @@ class _Stores:
         return target if place < maker else None
 
     def _may_move(self, maker: int, at: int, target: Proxy) -> bool:
-        """True if the region does not have the memory that is written, and items between have only
-        memory that the trace made."""
+        """True if a region may write the memory, this one does not have it, and items between have
+        only memory that the trace made."""
         place = self._memory.of(target.name)
         between = (self._plan.items[k] for k in range(maker + 1, at) if k not in self.gone)
-        return not any(
+        return self._plan.may_write(target.name) and not any(
             self._memory.of(proxy.name) == place for proxy in self._plan.items[maker].inputs
         ) and not any(
             self._memory.of(proxy.name) in self._given
