@@ -60,10 +60,10 @@ class Subject:
     def first(self, call: Callable[..., Any]) -> dict[str, float]:
         """Seconds of the first step, and how far loss and gradients are off, of their size.
 
-        held: bytes of a GPU that stay reserved after some more steps, as those of CUDA graphs do.
+        held: bytes of a GPU that CUDA graphs reserve after some more steps.
         """
         device = self.inputs[0].device
-        before = _reserved(device)
+        before = _in_graphs(device)
         start = time.perf_counter()
         loss, *gradients = step(call, self.model, self.inputs)
         wait(device)
@@ -74,7 +74,7 @@ class Subject:
         run = self.train(call)
         for _ in range(STEPS if device.type == "cuda" else 0):
             run()
-        return found | {"held": _reserved(device) - before}
+        return found | {"held": _in_graphs(device) - before}
 
     def train(self, call: Callable[..., Any]) -> Callable[[], None]:
         """A training step as a call."""
@@ -115,10 +115,18 @@ def _doubled(model: nn.Module) -> nn.Module:
     return double
 
 
-def _reserved(device: torch.device) -> int:
-    """Bytes of a GPU that torch does not give back, though nothing else is wanted of it."""
+def _in_graphs(device: torch.device) -> int:
+    """Bytes of a GPU that CUDA graphs reserve: those of all pools but torch's own.
+
+    All that is reserved would be less by what a contender before this one held, and gave back
+    meanwhile: so `reduce-overhead` once seemed to hold less than a model's gradients.
+    """
     release(device)
-    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+    if device.type != "cuda":
+        return 0
+    segments = torch.cuda.memory_snapshot(None)
+    pools = ((one["segment_pool_id"], one["total_size"]) for one in segments)
+    return sum(size for pool, size in pools if tuple(pool) != (0, 0))
 
 
 def release(device: torch.device) -> None:
