@@ -75,12 +75,12 @@ def expensive_edge() -> Graph:
 
 
 def two_results() -> Graph:
-    """Results over different axes that share an input."""
-    fd, x = rows(64, 128)
+    """Results over different axes that share an input, too large to share a launch."""
+    fd, x = rows(4096, 2048)
     bias = fd.define_tensor([-1], [True])
     fd.add_output(fd.ops.add(x, bias))
     fd.add_output(fd.ops.exp(bias))
-    return fd, [meta(64, 128), meta(128)]
+    return fd, [meta(4096, 2048), meta(2048)]
 
 
 GRAPHS = {

@@ -21,6 +21,7 @@ from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.schedule.axes import MAX_BYTES
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.products import Products
 from thunder_fuser.schedule.reduction import Reduction, rows_of_product
@@ -70,14 +71,16 @@ class JoinedKernels(KernelMatch):
 
 def _match(part: Part, target: Target, options: CompileOptions) -> KernelMatch | None:
     """The match of a part that may be a piece: a product along the fastest axis in memory, or
-    pointwise work of one wave of blocks at most."""
+    pointwise work of one wave of blocks at most, where each thread writes a vector."""
     for scheduler in (Products, Reduction, Pointwise):
         match = scheduler.match(part, target, options)
         if isinstance(match, Reduction):
             return match if match.inner and rows_of_product(match)[0] else None
         if isinstance(match, Pointwise):
-            elements = prod(part.tensors[part.outputs[0]].sizes)
-            return match if elements <= target.sm_count * target.max_threads_per_sm else None
+            written = [part.tensors[name] for name in part.outputs]
+            bytes = sum(prod(each.sizes) * each.dtype.bytes for each in written)
+            most = MAX_BYTES * target.sm_count * target.max_threads_per_sm
+            return match if bytes <= most else None
     return None
 
 

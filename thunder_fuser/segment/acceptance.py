@@ -58,9 +58,10 @@ class Acceptance:
 
     def joins(self, candidate: Candidate) -> bool:
         """True if parts of a candidate can share a launch; `ask` knows the match then."""
-        known = self._own_refusals(candidate.exprs)
+        if self._own_refusals(candidate.exprs):
+            return False
         match = JoinedKernels.match(self.part(candidate), self.info.target, self.options)
-        if known or not isinstance(match, JoinedKernels):
+        if not isinstance(match, JoinedKernels):
             return False
         self._asked[candidate] = match
         return True

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan -> the same with fewer launches: each kernel keeps its blocks (schedule/joined.py).
 
-Products of the same few rows share a launch, and so does short pointwise work that reads them:
+Products of the same few rows share a launch, and so does short pointwise work that reads them, or
+one tensor:
 
     segment 0: T8 = linear(T0, T1)                    segment 0: T8 = linear(T0, T1)
     segment 1: T9 = rope(T8: [1, 32, 64])                        T10 = linear(T0, T2)
@@ -13,7 +14,7 @@ None of them may need another one. All other plans stay as they are.
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import pairwise
 
 from thunder_fuser.schedule.joined import JoinedKernels
 from thunder_fuser.schedule.pointwise import Pointwise
@@ -38,7 +39,7 @@ def _joined(
     reads = [external(acceptance.info, candidate.exprs) for candidate in candidates]
     order = Order([[owner[name] for name in names if name in owner] for names in reads])
     for line in lines:
-        for pair in combinations(line, 2):
+        for pair in pairwise(line):
             a, b = sorted(map(order.find, pair))
             both = Candidate(groups[a].exprs | groups[b].exprs, groups[a].stores | groups[b].stores)
             if a != b and acceptance.joins(both) and order.merge(a, b):
@@ -47,18 +48,23 @@ def _joined(
 
 
 def _lines(acceptance: Acceptance, candidates: list[Candidate]) -> list[list[int]]:
-    """The numbers of products of the same rows, and of pointwise readers of one joined kernel."""
+    """The numbers of products of the same rows; of pointwise readers of one tensor, or of one
+    joined kernel."""
     matches = [acceptance.ask(candidate) for candidate in candidates]
     maker = {
         name: at for at, match in enumerate(matches) for name in candidates[at].stores
         if isinstance(match, JoinedKernels)
     }  # fmt: skip
+    donated = acceptance.info.fusion.donated
     lines: dict[str | int, list[int]] = {}
     for at, match in enumerate(matches):
         if isinstance(match, Reduction):
             for name in sorted(rows_of_product(match)[1]):
                 lines.setdefault(name, []).append(at)
         elif isinstance(match, Pointwise):
-            for joined in dict.fromkeys(maker[n] for n in match.part.inputs if n in maker):
-                lines.setdefault(joined, []).append(at)
+            read = match.part.inputs
+            # A joined kernel does not write over what it reads.
+            shared = {} if donated.intersection(read) else {name: name for name in read}
+            for key in dict.fromkeys((shared | maker)[n] for n in read if n in shared | maker):
+                lines.setdefault(key, []).append(at)
     return [line for line in lines.values() if len(line) > 1]
