@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from helpers.cases import rand
+
 from thunder_fuser.definition import FusionDefinition
 
 Body = Callable[[FusionDefinition, Any, Any], None]

@@ -18,6 +18,7 @@ compare the patterns of a part. The segmenter compares patterns without making a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 
 from thunder_fuser.base.union_find import UnionFind
@@ -50,6 +51,12 @@ class DomainMap:
     def axis(self, axis: IterDomain) -> str:
         """The name of an axis's class, which is that of its first member."""
         return "i" + self._classes.find(axis.name[1:])
+
+    def joined(self, a: str, b: str) -> DomainMap:
+        """A copy in which two classes are one, unless a tensor has an axis in each."""
+        other = deepcopy(self)
+        other._join(a[1:], b[1:])
+        return other
 
     def axes(self, view: TensorView) -> tuple[str, ...]:
         """The classes of a tensor's axes in logical order, without broadcasts."""
@@ -129,12 +136,17 @@ def pattern_of(domain_map: DomainMap, result: TensorView) -> Pattern:
     return Pattern(frozenset(domain_map.axes(result)), frozenset(domain_map.reduced(result)))
 
 
-def rows_and_groups(patterns: Collection[Pattern]) -> tuple[Pattern, Pattern] | None:
-    """(pattern of rows, pattern of groups), if the second reduces the results of the first.
+def rows_and_groups(patterns: Collection[Pattern]) -> tuple[Pattern, ...] | None:
+    """(pattern of rows, pattern of groups), if the second reduces the results of the first. Behind
+    these the pattern of sums over rows that keep columns of their own, if there is one.
 
     T1[i0, i1] = sum(T0[i0, i1, i2]); T2[i0] = sum(T1)     rows {i0, i1}, groups {i0}
+    T4[i0, i3] = sum(T3[i0, i1, i3])                       columns {i0, i3}
     """
-    if len(patterns) != 2:
+    if len(patterns) not in (2, 3):
         return None
-    rows, groups = sorted(patterns, key=lambda pattern: -len(pattern.kept))
-    return (rows, groups) if rows.kept == groups.walked else None
+    groups = min(patterns, key=lambda pattern: len(pattern.kept))
+    rows = [pattern for pattern in patterns if pattern.kept == groups.walked]
+    columns = [pattern for pattern in patterns if pattern not in (*rows, groups)]
+    fits = all(each.reduced == groups.reduced and each.kept > groups.kept for each in columns)
+    return (*rows, groups, *columns) if len(rows) == 1 and fits else None

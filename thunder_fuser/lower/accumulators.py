@@ -96,7 +96,7 @@ def declare(ctx: Context, scope: Scope, name: str) -> None:
         scope.put(nodes.Variable(target, dtype, start))
     else:  # one for each lane, or for each column if it is carried over rows
         of_rows = name in ctx.carried
-        count, at = (ctx.slots, SLOT) if of_rows else (ctx.lanes, ctx.lane_symbol)
+        count, at = (ctx.columns, SLOT) if of_rows else (ctx.lanes, ctx.lane_symbol)
         scope.put(nodes.Array(target.array, dtype, count))
         clear = nodes.Set(nodes.Lane(target.array, at), start, dtype)
         scope.put(nodes.For(str(at), const(count), ParallelType.VECTORIZE, (clear,)))
@@ -154,7 +154,7 @@ def join_threads(ctx: Context, name: str, axis: str) -> nodes.Set | nodes.Call:
         return nodes.Set(variable, nodes.Call("reduce_x", (variable,), sizes, dtype), dtype)
     if isinstance(target, str):
         return nodes.Call("reduce_y", (nodes.Address(target),), (*sizes, 1), dtype)
-    count = ctx.slots if name in ctx.carried else ctx.lanes
+    count = ctx.columns if name in ctx.carried else ctx.lanes
     return nodes.Call("reduce_y", (variable,), (*sizes, count), dtype)
 
 

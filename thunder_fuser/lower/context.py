@@ -45,7 +45,8 @@ class Context:
     """
 
     def __init__(self, scheduled: ScheduledFusion, moved: Iterable[Point] = ()) -> None:
-        self.scheduled, self.part, self.carried = scheduled, scheduled.part, scheduled.carried
+        self.scheduled, self.part = scheduled, scheduled.part
+        self.carried = scheduled.carried or scheduled.column_sums
         self.is_cpu, self.repeatable = scheduled.target.is_cpu, scheduled.options.repeatable
         self.loops = loop_index(scheduled.axes, scheduled.transforms, self.part.chunked)
         settled = self.loops.settled if self.loops.runs else None
@@ -53,7 +54,7 @@ class Context:
         if points := [self.at_loops(point) for point in moved]:
             level, results = dict.fromkeys(points, 0), {point.name: point for point in points}
             self.demand = Demand({}, level, tuple(level), results, {})
-        self.home = ROW if self.carried else ROOT
+        self.home = ROW if scheduled.carried else ROOT
         self._split_loops(loops_of(scheduled))
         self.threads = self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
         self.cluster = self.extent(ParallelType.CLUSTER)
@@ -66,7 +67,7 @@ class Context:
         of_thread = [a for a in loops if a not in self.root_loops]
         walked = [a for a in of_thread if not self.loops.loops[a.name].is_const]
         kept = [a for a in walked if not a.is_reduction]
-        self.row_loops = kept if self.carried else []
+        self.row_loops = kept if self.scheduled.carried else []
         self.group_loops = kept if self.scheduled.rows else []
         around = [*self.row_loops, *self.group_loops]
         self.nest_loops = [a for a in walked if a not in around]
@@ -82,6 +83,9 @@ class Context:
         self.slots = self.steps * self.lanes
         self.step, self.group_step = self.number(step_loops), self.number(self.group_loops)
         self.slot = self.step * self.lanes + self.lane_symbol
+        of_row = step_loops[len(self.group_loops) :]
+        self.columns = prod(int(axis.extent.value) for axis in of_row) * self.lanes
+        self.column = self.number(of_row) * self.lanes + self.lane_symbol
 
     # ---- loops
 
@@ -222,7 +226,7 @@ class Context:
     def needs(self, name: str) -> Needs:
         """The symbols on which the result of a reduction depends."""
         if name in self.carried:
-            return self.slot.symbols | {ROOT}
+            return self.column.symbols | {ROOT}
         lanes = self.lane_symbol.symbols if self.lane_is_kept else NONE
         # The reduction of a row stays in the loop over a group's rows.
         return lanes | {self.home} | (self.group_step.symbols if self.is_of_row(name) else NONE)
@@ -242,7 +246,7 @@ class Context:
         wide = self.accumulator_type(name) is not self.dtype_of(name)
         local = f"{name}_a" if wide else self.local(name)
         if name in self.carried:
-            return Lane(local, self.slot)
+            return Lane(local, self.column)
         return Lane(local, self.lane_symbol) if self.lane_is_kept else local
 
     def scanned(self, name: str) -> str | Lane:

@@ -9,6 +9,12 @@ for (row of the group) {
 sync_threads();                                            in a cluster: put_rows, and a gate
 T5 = reduce_rows<Sum, 8, 8, 8>(T5_r, 0.0f);                T5 = sum(T4, rows)
 for (row of the group) { nest: store T3 - T5 }
+
+Sums over rows that keep the columns are carried from row to row, an element for each column of a
+thread. Behind all rows the threads that had different rows are combined:
+
+for (row of the group) { nest: T7_e[column] += T4 * T6 }   T7 = sum(T4 * T6, rows)
+reduce_y<Sum, 8, 64, 8>(T7_e); nest: store T7
 """
 
 from __future__ import annotations
@@ -31,11 +37,12 @@ from thunder_fuser.schedule.row_shape import row_of
 
 @dataclass(frozen=True, slots=True)
 class RowLoop:
-    """One loop over rows. along: the reductions along each row. full: the results with an element
-    for each column. of_rows: the results with one for each row. over: the reductions over rows that
-    follow the loop."""
+    """One loop over rows. along: the reductions along each row. down: the sums over rows that keep
+    columns. full: the results with an element for each column. of_rows: the results with one for
+    each row. over: the reductions over rows that follow the loop."""
 
     along: list[str]
+    down: list[str]
     full: list[str]
     of_rows: list[str]
     over: list[str]
@@ -47,7 +54,8 @@ def row_loops(ctx: Context) -> tuple[list[RowLoop], list[str]]:
     """
     demand, loops = ctx.demand, list[RowLoop]()
     along, reduced = set(ctx.scheduled.reduced), ctx.part.domain_map.reduced
-    over = {n for n in demand.operands if set(reduced(ctx.part.tensors[n])) != along}
+    rows = {n for n in demand.operands if set(reduced(ctx.part.tensors[n])) != along}
+    over = rows.difference(ctx.carried)
     after: dict[str, int] = {}  # {reduction: the loop that computes it, or that it follows}
 
     def first(root: Point, *, is_row: bool) -> int:
@@ -57,22 +65,25 @@ def row_loops(ctx: Context) -> tuple[list[RowLoop], list[str]]:
         return max((after[n] + (n in over or not is_row) for n in names), default=0)
 
     def loop(at: int) -> RowLoop:
-        loops.extend(RowLoop([], [], [], []) for _ in range(len(loops), at + 1))
+        loops.extend(RowLoop([], [], [], [], []) for _ in range(len(loops), at + 1))
         return loops[at]
 
     for name in (expr.outputs[0] for expr in ctx.part.reductions):
         after[name] = first(demand.operands[name], is_row=name in over)
-        (loop(after[name]).over if name in over else loop(after[name]).along).append(name)
+        here = loop(after[name])
+        (here.over if name in over else here.down if name in rows else here.along).append(name)
     for name, point in demand.results.items():
+        if _has_columns(ctx, name):
+            continue
         if ctx.is_full(point):
             loop(first(point, is_row=False)).full.append(name)
         elif ctx.is_of_row(name):
             loop(first(point, is_row=True)).of_rows.append(name)
     kept: dict[str, None] = {}
     for at, done in enumerate(loops if ctx.group_loops else ()):
-        roots = [demand.operands[name] for name in (*done.along, *done.over)]
+        roots = [demand.operands[name] for name in (*done.along, *done.down, *done.over)]
         roots += [demand.results[name] for name in (*done.full, *done.of_rows)]
-        names = [n for root in roots for n in _reductions(ctx, root) if n not in over]
+        names = [n for root in roots for n in _reductions(ctx, root) if n not in rows]
         kept.update(dict.fromkeys(n for n in names if after[n] < at))
     return loops, list(kept)
 
@@ -80,6 +91,11 @@ def row_loops(ctx: Context) -> tuple[list[RowLoop], list[str]]:
 def _reductions(ctx: Context, root: Point) -> list[str]:
     operands = ctx.demand.operands
     return [point.name for point in ctx.demand.reached([root]) if point.name in operands]
+
+
+def _has_columns(ctx: Context, name: str) -> bool:
+    """True for a result of sums over rows that keep the columns."""
+    return ctx.is_full(ctx.demand.results[name]) and not ctx.is_of_row(name)
 
 
 def _size(ctx: Context) -> int:
@@ -100,6 +116,8 @@ def put(state: KernelState, scope: Scope) -> None:
     if ctx.cluster > 1:
         call = Call("open_rows", template=(_size(ctx),))
         make_gates(state, scope, [f"{name}_r" for name in over], call)
+    for name in ctx.carried:
+        accumulators.declare(ctx, scope, name)
     for number, loop in enumerate(loops):
         state.nest = number
         _rows(state, scope, loop, [name for name in loop.along if name in kept])
@@ -141,8 +159,10 @@ def _row(state: KernelState, scope: Scope, loop: RowLoop, kept: list[str]) -> No
     ctx = state.ctx
     for name in loop.along:
         accumulators.declare(ctx, scope, name)
-    if loop.along or loop.full:
-        nests.put(state, scope, Work(loop.along, loop.full))
+    if loop.along or loop.down or loop.full:
+        nests.put(state, scope, Work([*loop.along, *loop.down], loop.full))
+    if ctx.carried and state.nest == 0:  # what the sums over rows read: loaded before they wait
+        values.put_all(state, buffers.unfilled(state, vector=True), scope)
     for name in loop.along:
         accumulators.reduce_block(state, scope, name)
     for name in kept:
@@ -191,13 +211,15 @@ def _reduce(state: KernelState, name: str) -> Let:
 
 
 def _results(state: KernelState, scope: Scope) -> None:
-    """Stores the results with one value for each group."""
-    ctx = state.ctx
-    names = [
-        name
-        for name, point in ctx.demand.results.items()
-        if not ctx.is_full(point) and not ctx.is_of_row(name)
-    ]
+    """Stores the results with one value for each group, then those with one for each column."""
+    ctx, results = state.ctx, state.ctx.demand.results
+    names = [n for n, p in results.items() if not ctx.is_full(p) and not ctx.is_of_row(n)]
     of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)
     threads = [axis for axis in ctx.root_loops if axis.parallel in of_group]
     nests.put_rows(state, scope, names, ctx.first_of(threads))
+    for name in ctx.carried if ctx.threads[1] > 1 else ():
+        scope.put(accumulators.join_threads(ctx, name, "y"))
+    if ctx.carried:
+        rows = [axis for axis in threads if not axis.is_reduction]
+        state.row_condition = ctx.first_of(rows)
+        nests.put(state, scope, Work(results=[n for n in results if _has_columns(ctx, n)]))

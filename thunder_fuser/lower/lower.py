@@ -173,10 +173,10 @@ def _root_body(state: KernelState) -> tuple[nodes.Statement, ...]:
     inner = guards.put_ready(state, root)
     if ctx.cluster > 1 and not ctx.scheduled.rows:
         accumulators.make_gates_of_sums(state, inner)
-    if ctx.carried:
-        _walk_rows(state, inner)
-    elif ctx.scheduled.rows:
+    if ctx.scheduled.rows:
         groups.put(state, inner)
+    elif ctx.carried:
+        _walk_rows(state, inner)
     else:
         _nests(state, inner)
     guards.close(inner, root)

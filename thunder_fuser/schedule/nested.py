@@ -46,6 +46,7 @@ from thunder_fuser.schedule.row_shape import (
     RowShape,
     fits_registers,
     has_long_rows,
+    has_order,
     row_of,
     row_shape,
 )
@@ -57,6 +58,7 @@ CPU_SUM_BYTES = 256 * 1024  # of sums over rows, which a thread keeps in its sec
 WARP = 32
 MOST_THREADS = 512  # of a block that reduces a group
 MOST_CLUSTER = 8  # the threads of a row, at least 8, each send its result to one block
+MOST_STEPS = 16  # rows of a thread, where sums over rows keep the columns
 CPU_ROWS = 4096  # of a group: their results are an array on the stack
 CPU_GROUPS = 16  # enough work for a CPU's threads
 
@@ -192,15 +194,23 @@ class Nested(KernelMatch):
         first: dict[Pattern, str] = {}
         for name, pattern in part.patterns.items():
             first.setdefault(pattern, name)
-        if len(first) != 2:
-            return NoMatch(cls.name, f"reductions of {len(first)} patterns, not of two")
-        pair = rows_and_groups(first)
-        if pair is None or not pair[1].kept:
+        if len(first) not in (2, 3):
+            return NoMatch(cls.name, f"reductions of {len(first)} patterns, not of two or three")
+        found = rows_and_groups(first)
+        if found is None or not found[1].kept:
             reason = "no reduction over groups of the rows that another one reduces"
             return NoMatch(cls.name, reason)
-        row, group = pair
+        row, group, *sums = found
+        if sums and (target.is_cpu or has_order(part, options)):
+            return NoMatch(cls.name, "sums over rows that keep columns")
+        for over in sums:
+            joined = _with_columns(part, over.kept - group.kept, row.reduced)
+            if joined is None or part.reductions[-1].outputs[0] != first[over]:
+                return NoMatch(cls.name, f"{first[over]} keeps other columns, or is read again")
+            part = joined
+        results = (group.kept, row.kept, group.kept | row.reduced if sums else row.walked)
         for name, axes in part.stored_axes.items():
-            if axes not in (group.kept, row.kept, row.walked):
+            if axes not in results:
                 return NoMatch(cls.name, f"result {name} is not over groups, rows or elements")
         order = summed_order(part, part.producer[first[row]], row.walked, options)
         groups, columns = order[: len(group.kept)], order[len(row.kept) :]
@@ -208,14 +218,20 @@ class Nested(KernelMatch):
         if not is_nested or not are_innermost(part, row.reduced):
             reason = "a group's rows, or their columns, are not neighbours in memory"
             return NoMatch(cls.name, reason)
-        over = summed_order(part, part.producer[first[group]], row.kept, options)
-        rows = tuple(a for a in over if a in group.reduced)
+        walked = summed_order(part, part.producer[first[group]], row.kept, options)
+        rows = tuple(a for a in walked if a in group.reduced)
         return cls(part, target, options, (*groups, *rows), columns, rows=rows)
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The axes of groups."""
         return self.kept[: -len(self.rows)]
+
+    @property
+    def has_column_sums(self) -> bool:
+        """True if sums over a group's rows keep the columns."""
+        columns = frozenset(self.reduced)
+        return any(columns <= pattern.kept for pattern in self.part.patterns.values())
 
     @property
     def bytes_read(self) -> int:
@@ -225,7 +241,8 @@ class Nested(KernelMatch):
     def refuse(self) -> NoMatch | None:
         groups, rows = size_of(self.part, self.groups), size_of(self.part, self.rows)
         sizes = groups, rows, self.reduced_size, self.bytes_read
-        if fits(*sizes, target=self.target, options=self.options):
+        fitting = self.has_column_sums and self.shapes()
+        if fitting or fits(*sizes, target=self.target, options=self.options):
             return None
         reason = f"a group of {rows} rows with {sizes[2]} columns does not fit on chip"
         return NoMatch(self.name, reason)
@@ -240,12 +257,42 @@ class Nested(KernelMatch):
         """The shapes of blocks and clusters that can reduce a group, the best first."""
         rows = size_of(self.part, self.rows)
         sizes = rows, self.reduced_size, self.bytes_read
-        return group_shapes(*sizes, self.target, self.options)
+        return group_shapes(*sizes, self.target, self.options, once=self.has_column_sums)
 
     def placed(self, decisions: Decisions, alignment: dict[str, int]) -> ScheduledFusion:
         """The schedule, with the values that it keeps on chip."""
         scheduled = replace(self.scheduled(decisions, alignment), rows=self.rows)
         return with_group(scheduled, size_of(self.part, self.rows))
+
+
+def _with_columns(part: Part, ours: Axes, columns: Axes) -> Part | None:
+    """The part in which the columns that a sum keeps are those of the rows, if they are as long:
+    the same threads walk both.
+
+    T3[i, j] = sum(T0[i, k] * T1[j, k], k); T5[i, d] = sum(exp(T3[i, j]) * T4[j, d], j)    d is k
+    """
+    if ours == columns:
+        return part
+    if len(ours) != 1 or len(columns) != 1:
+        return None
+    pair = *columns, *ours
+    joined = part.domain_map.joined(*pair)
+    alike = part.extents[pair[0]].value == part.extents[pair[1]].value
+    return replace(part, domain_map=joined) if alike else None
+
+
+def takes_sums(part: Part, over: Pattern, target: Target, options: CompileOptions) -> bool:
+    """True if a kernel that reduces rows, then groups of these, can also make sums of this pattern:
+    over the rows of a group, with columns as long as those of the rows."""
+    if target.is_cpu or has_order(part, options):
+        return False
+    patterns = set(part.patterns.values())
+    return any(
+        bool(group_shapes(size_of(part, group.reduced), columns, 0, target, options, once=True))
+        for group in patterns if group.reduced == over.reduced and group.kept < over.kept
+        for row in patterns if row.kept == group.walked
+        if (columns := size_of(part, row.reduced)) == size_of(part, over.kept - group.kept)
+    )  # fmt: skip
 
 
 def bytes_read(part: Part, columns: Axes) -> int:
@@ -263,9 +310,11 @@ def fits(
 
 
 def group_shapes(
-    rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions
-) -> list[GroupShape]:
+    rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions,
+    *, once: bool = False,
+) -> list[GroupShape]:  # fmt: skip
     """The shapes that keep a group in the registers of a block or a small cluster, the best first.
+    once: its elements are read once, and a block has the whole group.
 
     The threads of a row, and the order in which its elements are added, depend on its length alone
     (row_shape.py), so that other kernels give a sum the same bits. The best cluster is the one that
@@ -283,8 +332,10 @@ def group_shapes(
     row, over = row_of(columns, target), row_of(rows, target)
     if row.cluster > 1 or over.cluster > 1 or over.threads[0] > WARP:
         return []
-    most = min(target.max_cluster, MOST_CLUSTER)
+    most = 1 if once else min(target.max_cluster, MOST_CLUSTER)
     shapes = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
+    if once:
+        return [shape for shape in shapes if shape.steps <= MOST_STEPS]
     fitting = [shape for shape in shapes if _is_held(shape, columns, itemsize, options)]
     return sorted(fitting, key=lambda shape: (shape.cluster > 1, shape.room, shape.cluster))
 

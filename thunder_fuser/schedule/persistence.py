@@ -94,8 +94,21 @@ def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * bytes_at_once(kept) > room:
             kept = _default_buffers(scheduled, with_expensive=False)
+        late = _late_inputs(scheduled) if scheduled.column_sums else ()
+        kept += late if rows * _total_bytes(late) <= room else ()
     kept = tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
+
+
+def _late_inputs(scheduled: ScheduledFusion) -> Buffers:
+    """Buffers for the inputs that the sums over rows alone read: the first nest loads them."""
+    seen = _nests_of_points(scheduled)
+    late = [p for p in seen if 0 not in seen[p] and p.name in scheduled.part.inputs]
+    columns, tensors = size_of(scheduled.part, scheduled.reduced), scheduled.part.tensors
+    return tuple(
+        PersistentBuffer(p, columns * tensors[p.name].dtype.bytes, last=max(seen[p]))
+        for p in late if _is_row(scheduled, p)
+    )  # fmt: skip
 
 
 def cacheable(scheduled: ScheduledFusion) -> dict[str, int]:

@@ -136,6 +136,12 @@ class ScheduledFusion:
         partial = self.part.partial
         return partial if len(partial) < len(self.part.reductions) else ()
 
+    @cached_property
+    def column_sums(self) -> tuple[str, ...]:
+        """The sums over the rows of a group that keep the columns."""
+        kept = {name: pattern.kept for name, pattern in self.part.patterns.items()}
+        return tuple(n for n in kept if self.rows and kept[n].issuperset(self.reduced))
+
     def loop_of(self, name: str) -> Domain:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
         view = self.part.tensors[name]
