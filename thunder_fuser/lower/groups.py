@@ -220,6 +220,7 @@ def _results(state: KernelState, scope: Scope) -> None:
     for name in ctx.carried if ctx.threads[1] > 1 else ():
         scope.put(accumulators.join_threads(ctx, name, "y"))
     if ctx.carried:
-        rows = [axis for axis in threads if not axis.is_reduction]
-        state.row_condition = ctx.first_of(rows)
-        nests.put(state, scope, Work(results=[n for n in results if _has_columns(ctx, n)]))
+        inner = scope.child()
+        inner.condition = ctx.first_of(axis for axis in threads if not axis.is_reduction)
+        nests.put(state, inner, Work(results=[n for n in results if _has_columns(ctx, n)]))
+        guards.close(inner, scope)
