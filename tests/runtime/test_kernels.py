@@ -136,18 +136,20 @@ def test_strided_tensors_and_every_scalar() -> None:
 
 
 @both_orders
-def test_columns_of_several_values_reduce_together(reverse: bool) -> None:
-    """Three values a thread, over seven rows of 32 threads."""
-    body = """\
-const i32 at = (threadIdx.y * 32 + threadIdx.x) * 3;
-Shared<float> scratch(0, 672);
+@pytest.mark.parametrize(("width", "tall"), [(32, 7), (8, 16), (8, 6), (1, 64), (4, 8), (16, 2)])
+def test_columns_of_several_values_reduce_together(width: int, tall: int, reverse: bool) -> None:
+    """Three values a thread. Where a warp has several rows, it begins with these."""
+    body = f"""\
+const i32 at = (threadIdx.y * {width} + threadIdx.x) * 3;
+Shared<float> scratch(0, {3 * width * tall});
 float v[3];
 for (i32 i = 0; i < 3; ++i) v[i] = ld(T0, at + i);
-reduce_y<Sum, 32, 7, 3>(v, scratch);
+reduce_y<Sum, {width}, {tall}, 3>(v, scratch);
 for (i32 i = 0; i < 3; ++i) st(T1, at + i, v[i]);"""
     params = [Param("T0", "float", "input"), Param("T1", "float", "output")]
-    source = make_source("columns", body, params, block=(32, 7, 1), smem_bytes=672 * 4)
-    x = torch.randint(-9, 9, (7, 32, 3)).float()
+    block, bytes = (width, tall, 1), 3 * width * tall * 4
+    source = make_source("columns", body, params, block=block, smem_bytes=bytes)
+    x = torch.randint(-9, 9, (tall, width, 3)).float()
     y = torch.empty_like(x)
     compile_emulated(compiles(source)).launch([x, y], reverse)
     assert torch.equal(y, x.sum(0, keepdim=True).expand_as(x))

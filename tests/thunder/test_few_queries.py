@@ -116,7 +116,7 @@ def test_keys_that_the_program_repeats() -> None:
 KEPT: dict[str, tuple[tuple[int, int, int, int], dict[str, Any], dict[str, Any]]] = {
     "nine queries": ((1, 2, 2, 9), {}, {}),
     "nine heads of one": ((1, 9, 1, 1), {"enable_gqa": True}, {}),
-    "many rows": ((65, 2, 2, 1), {}, {}),
+    "many rows": ((129, 2, 2, 1), {}, {}),
     "causal": ((1, 2, 2, 2), {"is_causal": True}, {}),
     "an option": ((1, 2, 2, 1), {}, {"fuser_few_rows": 0}),
 }

@@ -85,6 +85,10 @@ class Part:
         names = (expr.outputs[0] for expr in self.reductions)
         return {name: pattern_of(self.domain_map, self.tensors[name]) for name in names}
 
+    def reductions_that_keep(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """The names of the reductions that keep all these axes."""
+        return tuple(n for n, pattern in self.patterns.items() if pattern.kept.issuperset(axes))
+
     @cached_property
     def stored_axes(self) -> Mapping[str, Axes]:
         """The axes of each result, as a set."""

@@ -57,8 +57,9 @@ KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
 # Rows of the query for each head of keys, and in all, where reductions are faster than torch's
-# kernels. On an H200 with 512 keys: 8 us and 16 for 32 rows, 17 and 19 for 256.
-FEW_QUERIES, FEW_ROWS = 8, 512
+# kernels: on an H200 with 512 keys of 64 numbers 5 us and 16 for 32 rows, 8 and 14 for 256. Of more
+# keys, or longer ones, two kernels are made, which are as fast as torch's for 256 rows.
+FEW_QUERIES, FEW_ROWS, FEW_ROWS_OF_SHORT, SHORT = 8, 128, 256, 512 * 64
 _LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is allocated
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
@@ -228,8 +229,9 @@ class _Call:
         FEW_ROWS in all."""
         if self.refuses_ours() or self.is_causal or self.dropout_p or not self.key._shape[2]:
             return False
-        (batch, heads, length), groups = self.query._shape[:3], self.key._shape[1]
-        if heads // groups * length > FEW_QUERIES or batch * heads * length > FEW_ROWS:
+        (batch, heads, length), (_, groups, keys, width) = self.query._shape[:3], self.key._shape
+        few = FEW_ROWS_OF_SHORT if keys * width <= SHORT else FEW_ROWS
+        if heads // groups * length > FEW_QUERIES or batch * heads * length > few:
             return False
         if not jit_option("few_rows"):
             return False

@@ -161,8 +161,6 @@ def _row(state: KernelState, scope: Scope, loop: RowLoop, kept: list[str]) -> No
         accumulators.declare(ctx, scope, name)
     if loop.along or loop.down or loop.full:
         nests.put(state, scope, Work([*loop.along, *loop.down], loop.full))
-    if ctx.carried and state.nest == 0:  # what the sums over rows read: loaded before they wait
-        values.put_all(state, buffers.unfilled(state, vector=True), scope)
     for name in loop.along:
         accumulators.reduce_block(state, scope, name)
     for name in kept:

@@ -90,6 +90,8 @@ def _lanes(state: KernelState, scope: Scope, work: Work) -> None:
     elif edge is None:
         inner, extent = _lane_scope(state, scope)
         after = _work(state, scope, inner, work)
+        if state.ctx.scheduled.column_sums:  # what they read is loaded before the first loop waits
+            values.put_all(state, buffers.unfilled(state, vector=True), scope)
         scope.statements += each_lane(state.ctx, inner.statements, extent), *after
     elif work.reductions or work.results:
         _edge_lanes(state, scope, edge, work)

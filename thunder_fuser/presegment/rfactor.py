@@ -346,7 +346,7 @@ def _chunk(
     pattern = whole.patterns[view.name]
     if is_inner and rows <= MAX_ON_CHIP and pattern in reuse.normalised:
         return 0  # the row stays on chip between its reductions
-    if not is_inner and nested.takes_sums(whole, pattern, target, options):
+    if not is_inner and nested.takes_sum(whole, view.name, target, options):
         return 0  # what the sum reads is computed in the same kernel
     if not is_inner and Pattern(pattern.reduced, pattern.kept) in reuse.patterns:
         return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns

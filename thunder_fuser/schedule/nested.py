@@ -58,7 +58,6 @@ CPU_SUM_BYTES = 256 * 1024  # of sums over rows, which a thread keeps in its sec
 WARP = 32
 MOST_THREADS = 512  # of a block that reduces a group
 MOST_CLUSTER = 8  # the threads of a row, at least 8, each send its result to one block
-MOST_STEPS = 16  # rows of a thread, where sums over rows keep the columns
 CPU_ROWS = 4096  # of a group: their results are an array on the stack
 CPU_GROUPS = 16  # enough work for a CPU's threads
 
@@ -228,21 +227,20 @@ class Nested(KernelMatch):
         return self.kept[: -len(self.rows)]
 
     @property
-    def has_column_sums(self) -> bool:
-        """True if sums over a group's rows keep the columns."""
-        columns = frozenset(self.reduced)
-        return any(columns <= pattern.kept for pattern in self.part.patterns.values())
+    def column_sum(self) -> str:
+        """The sum over a group's rows that keeps the columns, if there is one."""
+        return next(iter(self.part.reductions_that_keep(self.reduced)), "")
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of input for each element of a row."""
-        return bytes_read(self.part, frozenset(self.reduced))
+        """Bytes of input for each element of a row that a thread holds."""
+        return bytes_read(self.part, frozenset(self.reduced), self.column_sum)
 
     def refuse(self) -> NoMatch | None:
         groups, rows = size_of(self.part, self.groups), size_of(self.part, self.rows)
         sizes = groups, rows, self.reduced_size, self.bytes_read
-        fitting = self.has_column_sums and self.shapes()
-        if fitting or fits(*sizes, target=self.target, options=self.options):
+        is_cpu = self.target.is_cpu
+        if fits(*sizes, target=self.target, options=self.options) if is_cpu else self.shapes():
             return None
         reason = f"a group of {rows} rows with {sizes[2]} columns does not fit on chip"
         return NoMatch(self.name, reason)
@@ -257,7 +255,7 @@ class Nested(KernelMatch):
         """The shapes of blocks and clusters that can reduce a group, the best first."""
         rows = size_of(self.part, self.rows)
         sizes = rows, self.reduced_size, self.bytes_read
-        return group_shapes(*sizes, self.target, self.options, once=self.has_column_sums)
+        return group_shapes(*sizes, self.target, self.options, once=bool(self.column_sum))
 
     def placed(self, decisions: Decisions, alignment: dict[str, int]) -> ScheduledFusion:
         """The schedule, with the values that it keeps on chip."""
@@ -281,23 +279,32 @@ def _with_columns(part: Part, ours: Axes, columns: Axes) -> Part | None:
     return replace(part, domain_map=joined) if alike else None
 
 
-def takes_sums(part: Part, over: Pattern, target: Target, options: CompileOptions) -> bool:
-    """True if a kernel that reduces rows, then groups of these, can also make sums of this pattern:
-    over the rows of a group, with columns as long as those of the rows."""
+def takes_sum(part: Part, name: str, target: Target, options: CompileOptions) -> bool:
+    """True if a kernel that reduces rows, then groups of these, can also make this sum: over the
+    rows of a group, with columns as long as those of the rows."""
     if target.is_cpu or has_order(part, options):
         return False
-    patterns = set(part.patterns.values())
-    return any(
-        bool(group_shapes(size_of(part, group.reduced), columns, 0, target, options, once=True))
-        for group in patterns if group.reduced == over.reduced and group.kept < over.kept
-        for row in patterns if row.kept == group.walked
-        if (columns := size_of(part, row.reduced)) == size_of(part, over.kept - group.kept)
-    )  # fmt: skip
+    over, patterns = part.patterns[name], set(part.patterns.values())
+
+    def fits(group: Pattern, row: Pattern) -> bool:
+        ours, columns = over.kept - group.kept, size_of(part, row.reduced)
+        shape = size_of(part, group.reduced), columns, bytes_read(part, ours, name), target
+        return columns == size_of(part, ours) and bool(group_shapes(*shape, options, once=True))
+
+    groups = [p for p in patterns if p.reduced == over.reduced and p.kept < over.kept]
+    return any(fits(group, row) for group in groups for row in patterns if row.kept == group.walked)
 
 
-def bytes_read(part: Part, columns: Axes) -> int:
-    """Bytes of input that a part reads for each element of rows with these columns."""
-    return sum(part.tensors[n].dtype.bytes for n in part.inputs if columns <= set(part.axes(n)))
+def bytes_read(part: Part, columns: Axes, name: str = "") -> int:
+    """Bytes of input that a part reads for each element of rows with these columns. name: of a
+    reduction, if only what it reads behind all others counts."""
+    names, stack = set(() if name else part.inputs), [name] if name else []
+    while stack:
+        expr = part.producer.get(reached := stack.pop())
+        names |= {reached} if expr is None else set()
+        if expr is not None and (reached == name or expr.row.kind is not OpKind.REDUCTION):
+            stack += names_of(expr)
+    return sum(part.tensors[n].dtype.bytes for n in names if columns <= set(part.axes(n)))
 
 
 def fits(
@@ -314,7 +321,7 @@ def group_shapes(
     *, once: bool = False,
 ) -> list[GroupShape]:  # fmt: skip
     """The shapes that keep a group in the registers of a block or a small cluster, the best first.
-    once: its elements are read once, and a block has the whole group.
+    once: of a block alone, as each element is read once.
 
     The threads of a row, and the order in which its elements are added, depend on its length alone
     (row_shape.py), so that other kernels give a sum the same bits. The best cluster is the one that
@@ -334,8 +341,6 @@ def group_shapes(
         return []
     most = 1 if once else min(target.max_cluster, MOST_CLUSTER)
     shapes = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
-    if once:
-        return [shape for shape in shapes if shape.steps <= MOST_STEPS]
     fitting = [shape for shape in shapes if _is_held(shape, columns, itemsize, options)]
     return sorted(fitting, key=lambda shape: (shape.cluster > 1, shape.room, shape.cluster))
 

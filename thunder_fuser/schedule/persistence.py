@@ -94,8 +94,7 @@ def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * bytes_at_once(kept) > room:
             kept = _default_buffers(scheduled, with_expensive=False)
-        late = _late_inputs(scheduled) if scheduled.column_sums else ()
-        kept += late if rows * _total_bytes(late) <= room else ()
+        kept += _late_inputs(scheduled) if scheduled.column_sums else ()
     kept = tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
 

@@ -31,7 +31,7 @@ from thunder_fuser.target import Target
 COLUMNS = 16  # of a block
 FEWEST_ROWS, MOST_ROWS = 3, 8  # one or two rows are as fast by plain sums; 16 are faster in torch
 # Threads along the rows. Only 8 of them have one, but all share K: 16 warps have more loads under
-# way than 8, and a short K has not enough for them.
+# way than 8. A short K has not enough for them, and products are summed one after another.
 ROW_THREADS, OF_SHORT, SHORT = 32, 16, 1024
 
 
@@ -77,7 +77,8 @@ class Products(Reduction):
         """The schedule above; that of any sum where memory is not aligned for vectors."""
         if not all(self._is_aligned(total, alignment) for total in self.part.reductions):
             return self.as_sum.schedule(alignment)
-        s, y = Transforms(self.domain), OF_SHORT if self.reduced_size <= SHORT else ROW_THREADS
+        share = self.reduced_size // self.matrices
+        s, y = Transforms(self.domain), OF_SHORT if share <= SHORT else ROW_THREADS
         block, column = s.split(self.kept[0], COLUMNS)
         _, row = s.split(s.merge(self.kept[1:]), y)
         s.bind(BIDX=block, TIDX=column, TIDY=row)

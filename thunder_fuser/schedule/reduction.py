@@ -119,6 +119,14 @@ class Rows(KernelMatch):
         full = {*demand.operands.values(), *(r for r in demand.roots if r.walks(self.reduced))}
         return 1 + max(demand.level[root] for root in full)
 
+    @cached_property
+    def matrices(self) -> int:
+        """The number of inputs with the most elements along the reduced axes: of matrices that
+        rows are multiplied by. Beside other pieces of a launch, one."""
+        read = [set(self.part.axes(name)) for name in self.part.inputs]
+        sizes = [size_of(self.part, axes) for axes in read if axes.issuperset(self.reduced)]
+        return 1 if self.beside else max(sizes.count(max(sizes, default=0)), 1)
+
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
         """The schedule with nothing kept on chip. shifted: odd rows may have Split.shift."""
         if self.target.is_cpu:
@@ -195,7 +203,8 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         return inner_with(match, alignment, (x, y), cluster=cluster, width=row.width)
     columns = match.chunk or match.reduced_size
     if rows := rows_of_product(match)[0]:
-        x = 1 << (-(-columns // (PRODUCT_SHARE * rows)) - 1).bit_length()
+        share = columns * match.matrices if rows == 1 else columns
+        x = 1 << (-(-share // (PRODUCT_SHARE * rows)) - 1).bit_length()
         results = match.kept_size + match.beside
         x *= 1 + (results < FEW_RESULTS * rows * match.target.sm_count)
         x = min(max(x, 8), PRODUCT_THREADS[rows > 1])

@@ -139,8 +139,7 @@ class ScheduledFusion:
     @cached_property
     def column_sums(self) -> tuple[str, ...]:
         """The sums over the rows of a group that keep the columns."""
-        kept = {name: pattern.kept for name, pattern in self.part.patterns.items()}
-        return tuple(n for n in kept if self.rows and kept[n].issuperset(self.reduced))
+        return self.part.reductions_that_keep(self.reduced) if self.rows else ()
 
     def loop_of(self, name: str) -> Domain:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
