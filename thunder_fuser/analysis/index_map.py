@@ -48,12 +48,9 @@ class Point:
 
 
 def accesses(
-    record: OpRecord,
-    index: Index,
-    tensors: Mapping[str, TensorView],
-    reduced: Index = (),
+    record: OpRecord, index: Index, tensors: Mapping[str, TensorView], reduced: Index = (),
     condition: Scalar = TRUE,
-) -> list[Point]:
+) -> list[Point]:  # fmt: skip
     """The reads for element `index` of the record's result, in operand order, without literals.
 
     reduced: the index along the axes that a reduction reduces. condition: where the element is

@@ -74,12 +74,10 @@ NEEDED: dict[str, str] = {row.name: row.needed for row in PASSES}
 
 
 def run_passes(
-    fusion: Fusion,
-    options: CompileOptions,
-    target: Target | None = None,
+    fusion: Fusion, options: CompileOptions, target: Target | None = None,
     note: Callable[[list[Fired]], object] = lambda fired: None,
     passes: Iterable[FusionPass] = PASSES,
-) -> Fusion:
+) -> Fusion:  # fmt: skip
     """Runs the rows in order, without those for a target if there is none.
 
     note: is called with what the rows did so far, whenever one did something. passes: for a fusion

@@ -110,11 +110,8 @@ def logical_sizes(view: TensorView, key: InputKey) -> tuple[int, ...]:
 
 
 def _record(
-    record: OpRecord,
-    fusion: Fusion,
-    keys: Mapping[str, InputKey],
-    scalars: Mapping[str, Number],
-) -> OpRecord:
+    record: OpRecord, fusion: Fusion, keys: Mapping[str, InputKey], scalars: Mapping[str, Number],
+) -> OpRecord:  # fmt: skip
     if record.op == "define_tensor":
         return _tensor(record, fusion.tensors[record.outputs[0]], keys[record.outputs[0]])
     attrs = rename(record, scalars).attrs  # type: ignore[arg-type]  # sizes become numbers

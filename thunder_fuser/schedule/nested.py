@@ -195,11 +195,10 @@ class Nested(KernelMatch):
             first.setdefault(pattern, name)
         if len(first) not in (2, 3):
             return NoMatch(cls.name, f"reductions of {len(first)} patterns, not of two or three")
-        found = rows_and_groups(first)
-        if found is None or not found[1].kept:
+        row, group, *sums = rows_and_groups(first) or (None, None)
+        if row is None or group is None or not group.kept:
             reason = "no reduction over groups of the rows that another one reduces"
             return NoMatch(cls.name, reason)
-        row, group, *sums = found
         if sums and (target.is_cpu or has_order(part, options)):
             return NoMatch(cls.name, "sums over rows that keep columns")
         for over in sums:

@@ -158,11 +158,9 @@ def _default_buffers(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buf
 
 
 def _ends(
-    scheduled: ScheduledFusion,
-    seen: dict[Point, set[int]],
-    others: Sequence[Point],
+    scheduled: ScheduledFusion, seen: dict[Point, set[int]], others: Sequence[Point],
     expensive: Sequence[Point],
-) -> Sequence[Point]:
+) -> Sequence[Point]:  # fmt: skip
     """The values that later nests read of those computed from expensive ones, if they are no more:
     the work between need not be done again either.
 

@@ -69,13 +69,9 @@ def _cuda(match: Pointwise, alignment: dict[str, int]) -> Decisions:
 
 
 def cuda_with(
-    match: Pointwise,
-    alignment: dict[str, int],
-    *,
-    threads: int = THREADS,
-    width: int = 0,
+    match: Pointwise, alignment: dict[str, int], *, threads: int = THREADS, width: int = 0,
     unroll: int = 1,
-) -> Decisions:
+) -> Decisions:  # fmt: skip
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
     Vectors rows apart: [M, N] -> [MN.o.i.o@bx, MN.o.o@unroll, MN.o.i.i@tx, MN.i@vectorize]

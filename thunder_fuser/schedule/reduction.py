@@ -64,9 +64,8 @@ BLOCK_THREADS = 128  # at least, in blocks of powers of two
 BLOCK_BYTES, MANY_BLOCKS = 6144, 16  # MANY_BLOCKS: for each SM
 SCANNED_CHUNK = 1024  # elements that a CPU scans at once: an array that fits its first-level cache
 COLUMN_THREADS, SCANNED_ROW_THREADS = 64, 256  # of a block that scans columns; of a row, at most
-# Of a product of few rows: the elements of a thread and row, the most threads of a row by rows, and
-# the results for each SM up to which twice as many threads pay. Microseconds on an H200, of bf16,
-# without and with these rules:
+# Of a product of few rows: the elements of a thread, of one row all matrices' (ADR 65); the most
+# threads of a row; the results for each SM up to which twice as many pay. Microseconds, H200, bf16:
 #   one row    [512, 2048] 3.6 -> 2.4    [8192, 2048] 10.2 -> 9.8    [14336, 4096] 28.5 -> 27.8
 #   two rows   [2048, 2048] 4.6 -> 4.1   [2048, 8192] 11.6 -> 10.7   [4864, 896] 5.7 -> 4.7
 PRODUCT_SHARE, PRODUCT_THREADS, FEW_RESULTS = 32, (256, 64), 16
@@ -103,8 +102,8 @@ class Rows(KernelMatch):
                 return NoMatch(cls.name, f"result {name} has neither the row's axes nor all axes")
         pattern = pattern.without(chunked.axis) if chunked else pattern
         order = summed_order(part, part.reductions[0], pattern.walked, options)
-        sides = pattern.kept, pattern.reduced
-        kept, reduced = (tuple(a for a in order if a in side) for side in sides)
+        kept = tuple(filter(pattern.kept.__contains__, order))
+        reduced = tuple(filter(pattern.reduced.__contains__, order))
         if chunked:  # runs have an order of their own; rfactor takes that of most tensors
             reduced = chunked.reduced
         last = tuple(takewhile(pattern.reduced.__contains__, reversed(order)))
@@ -121,10 +120,8 @@ class Rows(KernelMatch):
 
     @cached_property
     def matrices(self) -> int:
-        """The number of inputs with the most elements along the reduced axes: of matrices that
-        rows are multiplied by. Beside other pieces of a launch, one."""
-        read = [set(self.part.axes(name)) for name in self.part.inputs]
-        sizes = [size_of(self.part, axes) for axes in read if axes.issuperset(self.reduced)]
+        """How many matrices rows are multiplied by: of the largest inputs. In a joined kernel 1."""
+        sizes = [*map(self.part.bytes_of, self.part.inputs)]
         return 1 if self.beside else max(sizes.count(max(sizes, default=0)), 1)
 
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
@@ -271,14 +268,9 @@ def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
 
 
 def inner_with(
-    match: Rows,
-    alignment: dict[str, int],
-    threads: tuple[int, int],
-    *,
-    cluster: int = 1,
-    width: int = 0,
-    shifted: bool = False,
-) -> Decisions:
+    match: Rows, alignment: dict[str, int], threads: tuple[int, int], *, cluster: int = 1,
+    width: int = 0, shifted: bool = False,
+) -> Decisions:  # fmt: skip
     """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]
 
     With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
@@ -474,8 +466,7 @@ def scan_columns_with(
 
     def build(s: Transforms, width: int) -> bool:
         # Wide loads that would leave SMs without work are refused.
-        is_idle = not is_settled and width > 1 and columns < width * wanted
-        if columns % width or is_idle:
+        if columns % width or (not is_settled and width > 1 and columns < width * wanted):
             return False
         outer, lane = s.split(s.merge(match.kept), width)
         block, thread = s.split(outer, threads)

@@ -261,12 +261,9 @@ def _sorted(position: Scalar, groups: Sequence[tuple[str, ...]]) -> tuple[str, .
 
 
 def _lengthen(
-    part: Part,
-    inner: list[tuple[str, ...]],
-    order: list[tuple[str, ...]],
-    taken: list[tuple[str, ...]],
-    wanted: int,
-) -> None:
+    part: Part, inner: list[tuple[str, ...]], order: list[tuple[str, ...]],
+    taken: list[tuple[str, ...]], wanted: int,
+) -> None:  # fmt: skip
     """Adds the next slower groups until the inner axes have `wanted` elements."""
     for group in reversed(order[: -len(inner)]):
         if group in taken or size_of(part, _joined(inner)) >= wanted:
