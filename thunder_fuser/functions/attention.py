@@ -225,14 +225,13 @@ class _Call:
 
     def has_few_queries(self) -> bool:
         """True on a GPU for at most FEW_QUERIES rows of the query for each head of keys, and
-        FEW_ROWS in all."""
+        FEW_ROWS in all, or FEW_ROWS_OF_SHORT."""
         if self.refuses_ours() or self.is_causal or self.dropout_p or not self.key._shape[2]:
             return False
         (batch, heads, length), (_, groups, keys, width) = self.query._shape[:3], self.key._shape
         few = FEW_ROWS_OF_SHORT if keys * width <= SHORT else FEW_ROWS
-        if heads // groups * length > FEW_QUERIES or batch * heads * length > few:
-            return False
-        if not jit_option("few_rows"):
+        is_few = heads // groups * length <= FEW_QUERIES and batch * heads * length <= few
+        if not is_few or not jit_option("few_rows"):
             return False
         return not _on_cpu(self.query) or bool(jit_option("emulate"))
 
