@@ -68,7 +68,7 @@ COLUMN_THREADS, SCANNED_ROW_THREADS = 64, 256  # of a block that scans columns; 
 # threads of a row; the results for each SM up to which twice as many pay. Microseconds, H200, bf16:
 #   one row    [512, 2048] 3.6 -> 2.4    [8192, 2048] 10.2 -> 9.8    [14336, 4096] 28.5 -> 27.8
 #   two rows   [2048, 2048] 4.6 -> 4.1   [2048, 8192] 11.6 -> 10.7   [4864, 896] 5.7 -> 4.7
-PRODUCT_SHARE, PRODUCT_THREADS, FEW_RESULTS = 32, (256, 64), 16
+PRODUCT_SHARE, PRODUCT_THREADS, FEW_RESULTS = 32, (512, 64), 16
 LEAST_ACROSS = 8  # threads across the columns of a block: whole sectors of float32
 COLUMNS_PER_SM = 64  # with fewer, several threads share a row: one for each would leave SMs idle
 
@@ -200,12 +200,12 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         return inner_with(match, alignment, (x, y), cluster=cluster, width=row.width)
     columns = match.chunk or match.reduced_size
     if rows := rows_of_product(match)[0]:
-        share = columns * match.matrices if rows == 1 else columns
-        x = 1 << (-(-share // (PRODUCT_SHARE * rows)) - 1).bit_length()
-        results = match.kept_size + match.beside
-        x *= 1 + (results < FEW_RESULTS * rows * match.target.sm_count)
-        x = min(max(x, 8), PRODUCT_THREADS[rows > 1])
-        return inner_with(match, alignment, (x, 256 // x))
+        matrices = match.matrices if rows == 1 else 1
+        x = 1 << (-(-columns * matrices // (PRODUCT_SHARE * rows)) - 1).bit_length()
+        x *= 1 + (match.kept_size + match.beside < FEW_RESULTS * rows * match.target.sm_count)
+        uneven = rows == 1 and columns % (8 * PRODUCT_THREADS[0]) > 0  # not as many for each thread
+        x = min(max(x, 8), PRODUCT_THREADS[rows > 1] // (1 + uneven))
+        return inner_with(match, alignment, (x, max(256 // matrices // x, 1)))
     width, _ = match.widest(_inner_build(match, (1, 1), 1, shifted), alignment)
     x = _threads_of_row(match, columns, width)
     threads = (x, _rows_of_block(match, x))
