@@ -35,6 +35,7 @@ from thunder_fuser.analysis.part import bytes_in_memory
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.explain.shown import table
 from thunder_fuser.options import compile_options
+from thunder_fuser.schedule.joined import JoinedKernels
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.target import TARGETS, Target, named
 
@@ -192,14 +193,16 @@ def _graph_table(rows: list[GraphRow]) -> str:
 def optimum_ratios(count: int) -> list[float]:
     """The cost of plans over that of the best, for seeds up to `count`, planned for each target.
 
-    Fusions that passes left with more than MAX_EXPRS expressions are left out.
+    Fusions that passes left with more than MAX_EXPRS expressions are left out, and so are plans
+    with joined kernels: the search for the best joins none.
     """
     ratios = []
     for seed in range(count):
         fd, inputs = random_graph(seed, 4 + seed % 6)
         target = TARGETS[_TARGETS[seed % len(_TARGETS)]]
         plan = fd.plan(inputs, target=target)
-        if 0 < len(plan.fusion.exprs) <= MAX_EXPRS:
+        is_joined = any(one.scheduler is JoinedKernels for one in plan.segments)
+        if 0 < len(plan.fusion.exprs) <= MAX_EXPRS and not is_joined:
             ratios.append(plan_cost(plan, target) / least_cost(plan.fusion, target))
     return ratios
 

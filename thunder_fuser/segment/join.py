@@ -62,7 +62,7 @@ def _lines(acceptance: Acceptance, candidates: list[Candidate]) -> list[list[int
             for name in sorted(rows_of_product(match)[1]):
                 lines.setdefault(name, []).append(at)
         elif isinstance(match, Pointwise):
-            read = match.part.inputs
+            read = [n for n in match.part.inputs if not match.part.tensors[n].by_value]
             # A joined kernel does not write over what it reads.
             shared = {} if donated.intersection(read) else {name: name for name in read}
             for key in dict.fromkeys((shared | maker)[n] for n in read if n in shared | maker):
