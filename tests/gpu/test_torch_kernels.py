@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser.explain.jitted import final_traces, jit
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -97,3 +99,30 @@ def test_grouped_products_with_scales(
     (found,) = fd.execute([a, b, ends, s, t])
     near = 2e-2 if result is DataType.BFloat16 else 1e-4
     torch.testing.assert_close(found.double(), expected, atol=near * 10, rtol=near)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["gelu", "relu"])
+@pytest.mark.parametrize("shape", [(64, 128), (2, 33, 128), (130, 136), (0, 128)])
+def test_products_with_an_activation(
+    shape: tuple[int, ...], kind: str, dtype: torch.dtype
+) -> None:
+    """As eager torch computes them in float64, and with its NaN and infinities."""
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    w = torch.randn(256, shape[-1], device="cuda", dtype=dtype) / 16
+    b = torch.randn(256, device="cuda", dtype=dtype)
+    b[:4] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
+
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        h = F.linear(x, w, b)
+        return F.relu(h) if kind == "relu" else F.gelu(h, approximate="tanh")
+
+    jitted = jit(function, strict=True)
+    found = jitted(x, w, b)
+    names = [bsym.sym.name for bsym in final_traces(jitted)[0].bound_symbols]
+    assert f"linear_{kind}" in names
+    eager, exact = function(x, w, b), function(x.double(), w.double(), b.double())
+    assert torch.equal(found[..., :3].nan_to_num(9), eager[..., :3].nan_to_num(9))
+    if found.numel():
+        errors = [(one - exact)[..., 3:].abs().max().item() for one in (found, eager)]
+        assert errors[0] <= 1.2 * errors[1]

@@ -30,10 +30,7 @@ from thunder_fuser.executors.run.bind import keeps_order
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
 from thunder_fuser.executors.stride_orders.gradients import join_gradients
-from thunder_fuser.executors.stride_orders.operands import (
-    copy_images_once,
-    copy_weights_together,
-)
+from thunder_fuser.executors.stride_orders.operands import copy_images_once, copy_weights_together
 from thunder_fuser.executors.stride_orders.results import (
     find_visible_results,
     keep_row_major,
@@ -49,6 +46,7 @@ from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.op import Rules
 from thunder_fuser.trace.prepared import Pass, Prepared
+from thunder_fuser.trace.rewrites.activations import fuse_activations
 from thunder_fuser.trace.rewrites.approximate import tag_approximate
 from thunder_fuser.trace.rewrites.casts import drop_roundings, expand_casts, recompute_casts
 from thunder_fuser.trace.rewrites.embedding_gradients import sum_embedding_rows
@@ -72,6 +70,7 @@ _ALIASES = "without it, a region would read or return memory that a write has ch
 TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(write_in_place),
     Pass(functionalize),
+    Pass(fuse_activations),
     Pass(take_in_old_order),
     Pass(sum_embedding_rows),
     Pass(save_before_writes, needed=_ALIASES),

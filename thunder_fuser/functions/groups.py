@@ -32,9 +32,9 @@ from thunder_fuser.functions.define import (
     rewrites,
     with_gradient,
 )
-from thunder_fuser.functions.kernels import KERNELS
 from thunder_fuser.runtime.eager.torch_calls import grouped_mm, grouped_weight_gradient
 from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import TORCH_KERNELS
 
 
 def _meta(a: TensorProxy, b: TensorProxy, ends: TensorProxy) -> TensorProxy:
@@ -50,12 +50,12 @@ def _meta(a: TensorProxy, b: TensorProxy, ends: TensorProxy) -> TensorProxy:
     return TensorProxy(like=a, shape=shape)
 
 
-_product = KERNELS.register_operator(
+_product = TORCH_KERNELS.register_operator(
     "grouped_product", meta=_meta, fn=grouped_mm, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD]
 )
 
 
-_weight_gradient = KERNELS.register_operator(
+_weight_gradient = TORCH_KERNELS.register_operator(
     "grouped_weight_gradient", meta=lambda a, g, ends, b: TensorProxy(like=b),
     fn=grouped_weight_gradient,
 )

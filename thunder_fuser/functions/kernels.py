@@ -36,7 +36,6 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.executors.torchex import ex as torch_executor
-from thunder.extend import OperatorExecutor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -56,7 +55,6 @@ from thunder_fuser.functions.define import (
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import TORCH_KERNELS
 
-KERNELS = OperatorExecutor(TORCH_KERNELS)
 # Names in torch.nn.functional. Convolutions keep Thunder's symbols, for its rules under autocast.
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 # Thunder refuses some arguments of these that torch takes, such as align_corners and ceil_mode.
@@ -265,7 +263,7 @@ def kernel(name: str, function: Callable[..., Any], meta: Callable[..., Any]) ->
         bsym._call_ctx = {name: function}
 
     return Symbol(
-        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind, meta=meta,
+        name=name, id=name, is_prim=True, executor=TORCH_KERNELS, _bind_postprocess=bind, meta=meta,
         tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
     )  # fmt: skip
 
@@ -361,7 +359,7 @@ def _other(function: str) -> Table:
     in_region = _IN_REGIONS.get(function)
     called = getattr(torch.nn.functional, function)
     name = f"torch_{function}"
-    op = KERNELS.register_operator(
+    op = TORCH_KERNELS.register_operator(
         name, meta=_meta(function), fn=called, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD]
     )
 

@@ -24,6 +24,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.distributed.prims import PrimIDs as DistPrims
+from thunder.extend import OperatorExecutor
 
 PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
                    dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
@@ -42,7 +43,7 @@ _SHARING = VIEWS | {
     PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
 } | {prim for prim in PrimIDs if prim.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
 # The executor of torch's functions that have torch's own gradients; none draws random numbers.
-TORCH_KERNELS = "thunder_fuser_kernels"
+TORCH_KERNELS = OperatorExecutor("thunder_fuser_kernels")
 TORCH_VIEWS = frozenset(
     sym.name for sym in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
 )

@@ -33,7 +33,7 @@ from thunder_fuser.executors.stride_orders.convolutions import (
 )
 from thunder_fuser.executors.stride_orders.orders import FORMATS, channels_last, in_memory_of
 from thunder_fuser.executors.stride_orders.visible import hidden_convolutions
-from thunder_fuser.functions.kernels import KERNELS
+from thunder_fuser.trace.proxies import TORCH_KERNELS
 
 _aten = torch.ops.aten
 
@@ -60,7 +60,7 @@ def _in_channels_last(item: BoundSymbol) -> BoundSymbol:
     def bind(bsym: BoundSymbol) -> None:
         bsym._call_ctx = {name: run}
 
-    symbol = replace(item.sym, name=name, id=name, executor=KERNELS, _bind_postprocess=bind)
+    symbol = replace(item.sym, name=name, id=name, executor=TORCH_KERNELS, _bind_postprocess=bind)
     bsym = item.from_bsym(sym=symbol, subsymbols=())
     bind(bsym)
     return bsym

@@ -185,7 +185,7 @@ def _image(plan: Plan, maker: Item, proxy: TensorProxy) -> _Image | None:
     )
     is_known = all(  # the order of its results follows without running it on data
         isinstance(part, Region) or is_convolution(part) or only(part, VIEWS)
-        or getattr(part.sym.executor, "name", "") == TORCH_KERNELS
+        or part.sym.executor is TORCH_KERNELS
         for part in parts
     )
     if not (is_plain and is_known and all(proxy.name in kept for proxy in models)):

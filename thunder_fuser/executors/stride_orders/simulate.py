@@ -41,7 +41,7 @@ from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, ove
 Values = dict[str, Any]  # meta tensors and numbers, by the names of their proxies
 
 # Executors whose functions call aten operators, each of which torch can run on meta tensors.
-_RUN_ATEN = (TORCH_KERNELS, attention.KERNELS.name)
+_RUN_ATEN = (TORCH_KERNELS, attention.KERNELS)
 _TORCH = (torch, torch.nn.functional)
 _ALIGNMENT = 16  # no kernel asks for more bytes, so none asks for more elements
 _META = torch.device("meta")
@@ -153,7 +153,7 @@ def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
     symbol = bsym.sym
     if symbol.executor is None or has_tags(bsym, {OpTags.RANDOM_OP}):
         return None
-    if symbol.executor.name in _RUN_ATEN:
+    if symbol.executor in _RUN_ATEN:
         return bsym._call_ctx[symbol.name]  # type: ignore[no-any-return]
     return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
 

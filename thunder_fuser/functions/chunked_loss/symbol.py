@@ -32,8 +32,8 @@ from thunder_fuser.functions.chunked_loss.loop import (
 )
 from thunder_fuser.functions.chunked_loss.rows import Options, Steps
 from thunder_fuser.functions.define import Composite, Table, as_type, compute_type
-from thunder_fuser.functions.kernels import KERNELS
 from thunder_fuser.source.jit_options import options_of_jit
+from thunder_fuser.trace.proxies import TORCH_KERNELS
 
 _NAME = "thunder_fuser.loss_in_chunks"
 _TAGS = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, OpTags.MATMUL_OP)
@@ -118,7 +118,8 @@ class _Call:
             bsym.header = f"{self.run.rows} rows of the logits at a time"
 
         symbol = Symbol(
-            name, meta, id=name, is_prim=True, tags=_TAGS, executor=KERNELS, _bind_postprocess=bind
+            name, meta, id=name, is_prim=True, tags=_TAGS, executor=TORCH_KERNELS,
+            _bind_postprocess=bind,
         )
         return symbol(*args)  # type: ignore[no-any-return]
 

@@ -79,7 +79,7 @@ def _steps_aside(op: Op) -> bool:
     executor = op.bsym.sym.executor
     if executor is torch_executor:
         return op.bsym.sym.id in _PRODUCTS
-    return executor is not None and executor.name == TORCH_KERNELS
+    return executor is TORCH_KERNELS
 
 
 def _joined(
