@@ -30,7 +30,8 @@ def attention(
 ) -> Graph:
     """(q, k, v, mask) -> softmax(q.k where mask).v for each query of each head, unscaled.
 
-    width: the columns of v, if they are not those of k. keeps: what is a result too.
+    width: the columns of v, if they are not those of k. keeps: what is a result too, or what is
+    added to the result.
     """
     heads, keys, columns = sizes
     fd = FusionDefinition()
@@ -52,7 +53,10 @@ def attention(
     if keeps == "twice":
         out = ops.add(out, ops.broadcast_in_dim(ops.max(out, [2]), out.shape(), [0, 1]))
     of_all = ops.broadcast_in_dim(total, [heads, QUERIES, width or columns], [0, 1])
-    fd.add_output(ops.cast(ops.div(out, of_all), dtype))
+    result = ops.cast(ops.div(out, of_all), dtype)
+    if keeps == "residual":
+        result = ops.cast(ops.add(result, fd.define_tensor([-1] * 3, True, dtype)), dtype)
+    fd.add_output(result)
     if keeps == "powers":
         fd.add_output(powers)
     shapes = (heads, QUERIES, columns), (heads, keys, columns), (heads, keys, width or columns)
@@ -61,7 +65,8 @@ def attention(
         values = [torch.empty(shape, dtype=kind, device=device) for shape in shapes]
         return fd, [*values, torch.empty(keys, dtype=torch.bool, device=device)]
     values = [rand(*shape, dtype=kind, seed=at) for at, shape in enumerate(shapes)]
-    return fd, [*values, rand(keys, seed=3) > -0.5]
+    behind = [rand(*shapes[0], dtype=kind, seed=4)] if keeps == "residual" else []
+    return fd, [*values, rand(keys, seed=3) > -0.5, *behind]
 
 
 def schedulers(graph: Graph, target: str = "emulator") -> list[str]:
@@ -121,6 +126,15 @@ def test_powers_may_be_a_result_too() -> None:
     graph = attention((2, 61, 32), keeps="powers")
     assert schedulers(graph) == ["nested"]
     assert_close(graph, 2e-6)
+
+
+@pytest.mark.parametrize("dtype", [D.Float, D.BFloat16])
+@pytest.mark.parametrize("sizes", [(2, 61, 32), (2, 257, 3), (1, 40, 33)], ids=str)
+def test_a_residual_behind(sizes: Sizes, dtype: DataType) -> None:
+    """It is not read early: it has no rows."""
+    graph = attention(sizes, dtype, keeps="residual")
+    assert schedulers(graph) == ["nested"]
+    assert_close(graph, TOLERANCE[dtype])
 
 
 STAYS: dict[str, Graph] = {

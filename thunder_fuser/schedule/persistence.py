@@ -106,7 +106,7 @@ def _late_inputs(scheduled: ScheduledFusion) -> Buffers:
     columns, tensors = size_of(scheduled.part, scheduled.reduced), scheduled.part.tensors
     return tuple(
         PersistentBuffer(p, columns * tensors[p.name].dtype.bytes, last=max(seen[p]))
-        for p in late if _is_row(scheduled, p)
+        for p in late if _is_row(scheduled, p) and p.walks(scheduled.rows)
     )  # fmt: skip
 
 

@@ -24,14 +24,14 @@ Declaration = nodes.Parameter | nodes.For | nodes.Definition
 
 
 def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
-    """The kernel itself if it is legal; else VerifyError with its text, in which wrong lines are
-    marked."""
+    """The kernel itself if it is legal; else VerifyError with its text and marks at wrong lines."""
     verifier = _Verifier(kernel)
     verifier.block(kernel.body, verifier.names)
     if verifier.wrong:
         marks = {at: "; ".join(dict.fromkeys(why)) for at, why in verifier.wrong.items()}
         text = nodes.statements_text(kernel.body, marks)
-        raise VerifyError(f"kernel {kernel.name} after {after}", got=f"\n{text}")
+        got = f"{next(iter(marks.values()))}\n{text}"
+        raise VerifyError(f"kernel {kernel.name} after {after}", got=got)
     return kernel
 
 
