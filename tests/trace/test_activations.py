@@ -98,6 +98,14 @@ def test_the_trace() -> None:
     assert lines[at - 1].startswith(f"# {__file__}:{gelu.__code__.co_firstlineno + 1}")
 
 
+def test_the_tanh_form_of_gelu() -> None:
+    """Beside the emulator too, where it has the bits of eager, with NaN and infinities."""
+    x, w, b = arguments()
+    b[:3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+    result = jit(gelu, strict=True, emulate=True)(x, w, b)
+    torch.testing.assert_close(result, gelu(x, w, b), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_only_of_16_bits(dtype: torch.dtype) -> None:
     jitted = jit(gelu, strict=True, emulate=True)

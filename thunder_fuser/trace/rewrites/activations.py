@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from thunder.core import dtypes
 from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.options import option
 from thunder_fuser.trace.op import Op
@@ -51,21 +51,17 @@ def _fused(prepared: Prepared) -> Iterator[tuple[int, tuple[int, Op]]]:
     ops, readers = prepared.ops, prepared.flow.readers
     for at, product in enumerate(ops):
         places = readers.get(product.made_names[0], []) if _has_bias(product) else []
-        activation = ops[places[0]] if len(places) == 1 else None
-        symbol = None if activation is None else _symbol(activation)
-        if activation is None or symbol is None:
+        if len(places) != 1 or (symbol := _symbol(ops[places[0]])) is None:
             continue
-        (result,) = activation.makes
+        (result,) = ops[places[0]].makes
         if not any(ops[reader].is_fusible for reader in readers.get(result.name, ())):
             bsym = product.bsym.from_bsym(sym=symbol, output=result, subsymbols=())
             yield at, (places[0], prepared.rules.known(bsym, product.refusal))
 
 
 def _has_bias(op: Op) -> bool:
-    """True for a product of 16-bit floats with a bias, on a GPU or in the emulator of one."""
-    if op.bsym.sym.id != "linear" or op.bsym.sym.executor is not torch_executor:
-        return False
-    return len(op.reads) == 3 and all(
+    """True for torch's product of 16-bit floats with a bias, on a GPU or in the emulator of one."""
+    return op.bsym.sym.id == "linear" and len(op.reads) == 3 and all(
         type(proxy) is TensorProxy and proxy.dtype in _HALVES
         and (proxy.device.devicetype is DeviceType.CUDA or bool(option("emulate")))
         for proxy in op.reads
@@ -83,6 +79,9 @@ def _symbol(op: Op) -> Symbol | None:
 
 def _operator(name: str, use_gelu: bool) -> Symbol:
     def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if not x.is_cuda:  # beside the emulator; there torch's call has the exact gelu
+            y = F.linear(x, weight, bias)
+            return F.gelu(y, approximate="tanh") if use_gelu else F.relu(y)
         rows = x.reshape(-1, x.shape[-1])
         y = torch._addmm_activation(bias, rows, weight.t(), use_gelu=use_gelu)
         return y.view(*x.shape[:-1], weight.shape[0])
