@@ -103,7 +103,7 @@ def test_grouped_products_with_scales(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["gelu", "relu"])
-@pytest.mark.parametrize("shape", [(64, 128), (2, 33, 128), (130, 136), (0, 128)])
+@pytest.mark.parametrize("shape", [(64, 128), (2, 33, 128), (130, 136), (0, 128), (64, 0)])
 def test_products_with_an_activation(
     shape: tuple[int, ...], kind: str, dtype: torch.dtype
 ) -> None:

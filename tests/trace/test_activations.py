@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser.executors.pipeline import TRACE_PASSES
@@ -106,6 +106,16 @@ def test_the_tanh_form_of_gelu() -> None:
     torch.testing.assert_close(result, gelu(x, w, b), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("function", [gelu, relu])
+def test_no_columns(function: Function) -> None:
+    """The activation of the bias alone."""
+    x, w, b = torch.empty(ROWS, 0), torch.empty(OUT, 0), torch.randn(OUT)
+    args = [one.bfloat16() for one in (x, w, b)]
+    jitted = jit(function, strict=True, emulate=True)
+    torch.testing.assert_close(jitted(*args), function(*args))
+    assert len(calls(jitted)) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_only_of_16_bits(dtype: torch.dtype) -> None:
     jitted = jit(gelu, strict=True, emulate=True)
@@ -133,6 +143,7 @@ def test_not_where_the_backward_reads_the_product() -> None:
     assert calls(jitted) == []
 
 
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.integers(0, 5), max_size=3), st.sampled_from([gelu, relu]), st.booleans(),
     st.integers(0, 9),

@@ -47,6 +47,7 @@ TORCH_KERNELS = OperatorExecutor("thunder_fuser_kernels")
 TORCH_VIEWS = frozenset(
     sym.name for sym in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
 )
+SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
 NEW_MEMORY = "new memory"  # a tag of primitives here: what they make shares no memory
 _OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, NEW_MEMORY}
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from thunder.core import dtypes
 from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
@@ -27,9 +26,7 @@ from thunder.core.symbol import Symbol
 from thunder_fuser.options import option
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import TORCH_KERNELS
-
-_HALVES = (dtypes.bfloat16, dtypes.float16)
+from thunder_fuser.trace.proxies import SIXTEEN_BITS, TORCH_KERNELS
 
 
 def fuse_activations(prepared: Prepared) -> Prepared:
@@ -62,7 +59,7 @@ def _fused(prepared: Prepared) -> Iterator[tuple[int, tuple[int, Op]]]:
 def _has_bias(op: Op) -> bool:
     """True for torch's product of 16-bit floats with a bias, on a GPU or in the emulator of one."""
     return op.bsym.sym.id == "linear" and len(op.reads) == 3 and all(
-        type(proxy) is TensorProxy and proxy.dtype in _HALVES
+        type(proxy) is TensorProxy and proxy.dtype in SIXTEEN_BITS
         and (proxy.device.devicetype is DeviceType.CUDA or bool(option("emulate")))
         for proxy in op.reads
     )
@@ -79,7 +76,8 @@ def _symbol(op: Op) -> Symbol | None:
 
 def _operator(name: str, use_gelu: bool) -> Symbol:
     def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        if not x.is_cuda:  # beside the emulator; there torch's call has the exact gelu
+        # Of no columns, torch's call gives the bias alone, and on a CPU it has the exact gelu.
+        if not (x.is_cuda and x.numel()):
             y = F.linear(x, weight, bias)
             return F.gelu(y, approximate="tanh") if use_gelu else F.relu(y)
         rows = x.reshape(-1, x.shape[-1])

@@ -35,13 +35,12 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.proxies import SIXTEEN_BITS, makes, reads
 
 _SAME = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
 _SUMS = frozenset({PrimIDs.ADD, PrimIDs.SUB})
 _DIFFERENCES = frozenset({PrimIDs.SUB, PrimIDs.NEG})
 _LARGEST_CAP = 64  # its tanh adds an error of 2^-17 to the exponent, as an approximate exp has
-_SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
 
 
 class Accuracy(Enum):
@@ -99,7 +98,7 @@ class _Users:
         """True for floats of which more than 16 bits count, and for all other types."""
         if not isinstance(out, TensorProxy) or not dtypes.is_float_dtype(out.dtype):
             return True
-        return out.name in self.exact and out.dtype not in _SIXTEEN_BITS
+        return out.name in self.exact and out.dtype not in SIXTEEN_BITS
 
     def may_be_approximate(self, leaf: BoundSymbol) -> bool:
         rule = _RULES.get(leaf.sym.id)
@@ -171,7 +170,7 @@ class _Users:
         if maker is None or not isinstance(maker.args[0], TensorProxy):
             return False
         if maker.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
-            return maker.args[0].dtype in _SIXTEEN_BITS
+            return maker.args[0].dtype in SIXTEEN_BITS
         scales = maker.sym.id in (PrimIDs.MUL, PrimIDs.DIV) and not isinstance(maker.args[1], Proxy)
         return scales and self._has_16_bits(maker.args[0])
 
