@@ -375,8 +375,8 @@ def test_a_soft_cap_in_halves(policy: str, emulate: bool, is_whole: bool) -> Non
     h, w = (torch.randn(n, 64).bfloat16().requires_grad_() for n in (1152, 24))
     target = torch.randint(0, 24, (1152,), generator=torch.Generator().manual_seed(2))
     jitted = jit(capped, strict=True, rematerialization=policy, emulate=emulate)
-    losses = [f(h, w, None, target) for f in (jitted, capped)]
-    torch.testing.assert_close(*losses, rtol=1e-2, atol=0.0)  # bf16, rounded at each step in eager
+    exact = capped(h.double(), w.double(), None, target)  # eager's bf16 is rounded at each step
+    torch.testing.assert_close(jitted(h, w, None, target).double(), exact, rtol=5e-3, atol=0.0)
     assert ("576 rows of the logits" not in str(final_traces(jitted)[0])) == is_whole
 
 
