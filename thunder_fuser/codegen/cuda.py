@@ -29,7 +29,9 @@ class CudaPrinter(CPrinter):
             f"// {self.kernel.comment}",
             f'extern "C" __global__ void{dims} __launch_bounds__({bounds})',
             f"{self.kernel.name}(\n    {arguments}) {{",
+            *["  next_kernel_may_start();"] * self.kernel.lets_next_start,
             *["  after_earlier_kernels();"] * self.kernel.early,
+            *(f"  {p.name} = streamed({p.name});" for p in self.kernel.parameters if p.streamed),
         ]
 
     def loop_head(self, loop: For) -> list[str]:

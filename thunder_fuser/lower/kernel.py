@@ -374,13 +374,15 @@ Kind = TypingLiteral["input", "output", "scalar"]
 class Parameter:
     """A kernel argument: a tensor's address, or a number by value.
 
-    shared: whether another parameter has the same address.
+    shared: whether another parameter has the same address. streamed: its loads have a hint for the
+    second-level cache.
     """
 
     name: Name
     dtype: DataType
     kind: Kind
     shared: bool = False
+    streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -390,6 +392,7 @@ class Kernel:
     grid: numbers of blocks; the blocks of a cluster are along y. blocks: how many blocks an SM must
     hold at once, or 0. checks: the op and the size of each CheckedIndex, for its error message.
     early: in a CUDA graph it may start before the kernel before it has ended, and waits for it.
+    lets_next_start: the kernel after it may start at once, not only when this one has ended.
     """
 
     name: Name
@@ -405,6 +408,7 @@ class Kernel:
     blocks: int = 0
     checks: tuple[tuple[str, int], ...] = ()
     early: bool = False
+    lets_next_start: bool = False
 
 
 # ---- text

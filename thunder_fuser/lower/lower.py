@@ -39,6 +39,7 @@ from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel_passes.passes import run_passes
 from thunder_fuser.lower.kernel_passes.verify import verify_kernel
+from thunder_fuser.lower.launch import with_launch
 from thunder_fuser.lower.nests import Work
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
 from thunder_fuser.lower.size_arguments import with_free_sizes
@@ -49,8 +50,6 @@ from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
 MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
-# Bytes that an early kernel reads and writes, without and with rows that stay on chip: ADR 63.
-MOST_EARLY, MOST_EARLY_ROWS = 96 << 20, 24 << 20
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
@@ -59,10 +58,8 @@ def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     pieces = scheduled.pieces or (scheduled,)
     kernels = [kernel_of(Context(with_free_sizes(piece)), name) for piece in pieces]
     unfinished = _side_by_side(kernels, scheduled) if scheduled.pieces else kernels[0]
-    most_moved = MOST_EARLY_ROWS if scheduled.persistent else MOST_EARLY
-    # Devices without clusters, before sm_90, cannot launch a kernel early.
-    early = scheduled.target.max_cluster > 1 and sum(scheduled.part.moved) < most_moved
-    kernel = verify_kernel(run_passes(replace(unfinished, early=early), is_cpu))
+    unfinished = with_launch(unfinished, scheduled)
+    kernel = verify_kernel(run_passes(unfinished, is_cpu))
     most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
     taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes
     if taken > most:

@@ -145,6 +145,9 @@ template <typename T> struct Shared {
 
 inline void sync_threads(int line = __builtin_LINE()) { emu_wait(EMU_AT_BARRIER, line); }
 inline void sync_warp() {}  // no memory is exchanged at it
+template <typename T>
+inline const T* streamed(const T* pointer) { return pointer; }
+inline void next_kernel_may_start() {}
 inline void after_earlier_kernels() {}  // kernels run one after another here
 inline void gates_made() {}
 inline void gates_ready(int line = __builtin_LINE()) { emu_wait(EMU_AT_CLUSTER_BARRIER, line); }

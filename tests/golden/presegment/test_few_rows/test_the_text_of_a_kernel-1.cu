@@ -7,6 +7,7 @@ fused_mul_sum_bf16_reduction(
     bf16* __restrict__ T8,
     const i32 size0,
     const i32 size1) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);

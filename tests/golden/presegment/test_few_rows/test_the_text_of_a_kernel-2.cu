@@ -11,6 +11,7 @@ fused_mul_sum_bf16_reduction(
     const i32 size3,
     const i32 size4,
     const i32 size5) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 0);
   const i32 i_o = static_cast<i32>(blockIdx.x);

@@ -9,6 +9,7 @@ fused_mul_sum_bf16_products(
     const i32 size1,
     const i32 size2,
     const i32 size3) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 2560);
   const i32 i_o = static_cast<i32>(blockIdx.x);

@@ -13,6 +13,7 @@ fused_mul_sum_where_max_sub_exp_mean_bf16_nested(
     const i32 size3,
     const i32 size4,
     const i32 size5) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32_1(4096, 4096);
   const Shared<float> scratch_f32(4096, 0);

@@ -13,6 +13,7 @@ fused_mul_sum_bf16_joined(
     const i32 size1,
     const i32 size2,
     const i32 size3) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 0);
   const i32 block = static_cast<i32>(blockIdx.x);

@@ -17,6 +17,7 @@ fused_mul_sum_bf16_joined(
     const i32 size5,
     const i32 size6,
     const i32 size7) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 1280);
   const i32 block = static_cast<i32>(blockIdx.x);

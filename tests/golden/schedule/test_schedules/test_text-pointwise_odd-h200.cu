@@ -8,6 +8,7 @@ fused_add_relu_f32_pointwise(
     const i32 size0,
     const i32 size1,
     const i64 divisor2) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const i32 i_o_o_o = static_cast<i32>(blockIdx.x);
   const i32 i_o_i = static_cast<i32>(threadIdx.x);

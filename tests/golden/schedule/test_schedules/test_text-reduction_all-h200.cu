@@ -5,6 +5,7 @@ fused_exp_sum_f32_reduction(
     const float* T0,
     float* __restrict__ T3,
     const i32 size0) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 16);
   const i32 i_o_i = static_cast<i32>(threadIdx.x);

@@ -7,6 +7,7 @@ fused_exp_cumsum_relu_f32_scan(
     const i32 size0,
     const i32 size1,
     const i32 size2) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);

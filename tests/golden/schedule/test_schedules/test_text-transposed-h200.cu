@@ -11,6 +11,7 @@ fused_add_sum_f32_reduction(
     const i32 size2,
     const i32 size3,
     const i32 size4) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 0);
   const i32 i_o = static_cast<i32>(blockIdx.x);

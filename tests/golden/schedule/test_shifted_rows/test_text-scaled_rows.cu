@@ -10,6 +10,7 @@ fused_mul_relu_bf16_pointwise(
     const i32 size2,
     const i32 size3,
     const i32 size4) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const i32 i_o_o_o = static_cast<i32>(blockIdx.x);
   const i32 i_o_i = static_cast<i32>(threadIdx.x);
