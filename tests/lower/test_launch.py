@@ -85,7 +85,9 @@ LEAVES_ROOM: dict[str, tuple[Build, list[torch.Tensor], bool]] = {
     "a few rows": (softmax, [meta(16, 8192)], True),
     "a row for half of the SMs": (softmax, [meta(66, 8192)], True),
     "a row for more SMs": (softmax, [meta(68, 8192)], False),
-    "it fills the SMs, and writes little": (product, [meta(8, 8192), meta(2048, 8192)], True),
+    "a product, a block for each SM": (product, [meta(8, 8192), meta(2048, 8192)], True),
+    "a product, several small blocks for each": (product, [meta(8, 2048), meta(8192, 2048)], False),
+    "a product, more blocks than fit": (product, [meta(1, 2048), meta(8192, 2048)], True),
     "it is not early": (product, [meta(1, 2048), meta(128256, 2048)], False),
 }
 

@@ -569,6 +569,15 @@ def test_rows_from_anywhere_in_memory(name: str) -> None:
     torch.testing.assert_close(made, F.linear(x, weight), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("apart", [2**27, 2**28], ids=["by 32 bits", "by more"])
+def test_rows_of_a_matrix_that_are_far_apart(apart: int) -> None:
+    """Tensor cores find the eighth row by 32 bits; if it is further away, it is a plain sum."""
+    far = torch.empty_strided((256, 512), (apart, 1), dtype=torch.bfloat16, device="meta")
+    fd, values = graph([meta(8, 512), far])
+    (source,) = fd.sources(values, target="h200")
+    assert ("sum_of_products<" in source.body) == (apart < 2**28)
+
+
 def test_tensor_cores_do_not_round_products() -> None:
     """A product that is rounded to 16 bits before it is added is a plain sum."""
     x, weight = meta(4, 512), meta(256, 512)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a kernel of an sm_90 device meets the kernels around it, and the second-level cache.
 
-RMS norm of 16 rows     ->  early, lets_next_start   both launches are hidden
-RMS norm of 1 GiB       ->  T0 is streamed           its loads have a hint for the cache
-
-Devices before sm_90 launch no kernel early, and the hint was not measured there.
+RMS norm of 16 rows  ->  early, lets_next_start    both launches are hidden
+RMS norm of 1 GiB    ->  T0 is streamed            its loads have a hint for the cache
 """
 
 from __future__ import annotations
@@ -28,22 +26,24 @@ def with_launch(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> nodes.Kerne
         return kernel
     read, written = scheduled.part.moved
     early = read + written < (MOST_EARLY_ROWS if scheduled.persistent else MOST_EARLY)
-    # The next kernel's blocks wait on the SMs. Where this kernel fills them, or fills them again
-    # after it as a chain of norms does, that costs more than a launch: ADR 68.
-    leaves_room = 2 * prod(kernel.grid) <= scheduled.target.sm_count or 16 * written < read
     if read + written >= LEAST_STREAMED and 2 * written >= read:
         kernel = _with_streams(kernel, scheduled.part)
-    return replace(kernel, early=early, lets_next_start=early and leaves_room)
+    return replace(kernel, early=early, lets_next_start=early and _leaves_room(kernel, scheduled))
+
+
+def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
+    """True if blocks of the next kernel may wait on the SMs, which are spread unevenly where many
+    find room: ADR 68. A product of few rows has one block an SM, or more than fit at once."""
+    (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
+    fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
+    is_product = 16 * written < read and (blocks <= target.sm_count or fills)
+    return is_product or 2 * blocks <= target.sm_count
 
 
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:
     """Marks the large inputs that are loaded at one place: ADR 67."""
-    statements = nodes.statements_in(kernel.body)
-    uses = Counter(name for s in statements for name in {*nodes.names_in(s)})
-    most = max(map(part.bytes_of, part.inputs))
-
-    def marked(p: nodes.Parameter) -> nodes.Parameter:
-        is_streamed = p.kind == "input" and uses[p.name] == 1 and 2 * part.bytes_of(p.name) >= most
-        return replace(p, streamed=is_streamed)
-
-    return replace(kernel, parameters=tuple(map(marked, kernel.parameters)))
+    uses = Counter(n for s in nodes.statements_in(kernel.body) for n in {*nodes.names_in(s)})
+    least = max(map(part.bytes_of, part.inputs)) / 2
+    streamed = {n for n in part.inputs if uses[n] == 1 and part.bytes_of(n) >= least}
+    parameters = (replace(p, streamed=p.name in streamed) for p in kernel.parameters)
+    return replace(kernel, parameters=tuple(parameters))

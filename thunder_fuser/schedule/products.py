@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import log2
 from typing import NamedTuple
 
 from thunder_fuser.analysis.index_map import Point
@@ -30,14 +31,11 @@ from thunder_fuser.target import Target
 
 COLUMNS = 16  # of a block
 FEWEST_ROWS, MOST_ROWS = 3, 8  # one or two rows are as fast by plain sums; 16 are faster in torch
-# Threads along the rows. Only 8 of them have one, but all share K: 16 warps have more loads under
-# way than 8. A short K has not enough for them, and products are summed one after another.
-ROW_THREADS, OF_SHORT, SHORT = 32, 16, 1024
-
-
-NARROW = frozenset(  # types of matrices whose values both bf16 and f16 hold
-    {DataType.Int8, DataType.UInt8, DataType.Float8_e4m3fn, DataType.Float8_e5m2}
-)
+# Threads of an SM for each product: each has 128 bytes of a matrix under way. And threads along the
+# rows of a block: only 8 of them have one, but all share K.
+SM_THREADS, FEWEST_THREADS, MOST_THREADS = 512, 8, 32
+# Types of matrices whose values both bf16 and f16 hold.
+NARROW = frozenset({DataType.Int8, DataType.UInt8, DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 
 
 class Matrix(NamedTuple):
@@ -77,18 +75,20 @@ class Products(Reduction):
         """The schedule above; that of any sum where memory is not aligned for vectors."""
         if not all(self._is_aligned(total, alignment) for total in self.part.reductions):
             return self.as_sum.schedule(alignment)
-        share = self.reduced_size // self.matrices
-        s, y = Transforms(self.domain), OF_SHORT if share <= SHORT else ROW_THREADS
+        s, y = Transforms(self.domain), self._row_threads()
         block, column = s.split(self.kept[0], COLUMNS)
         _, row = s.split(s.merge(self.kept[1:]), y)
         s.bind(BIDX=block, TIDX=column, TIDY=row)
-        # Where an SM has one block, or few warps, each has more bytes under way.
-        columns = (self.kept_size + self.beside) // size_of(self.part, self.kept[1:])
-        is_alone = columns <= self.target.sm_count * COLUMNS
-        params = HeuristicParams(
-            self.name, threads=(COLUMNS, y), unroll=2 if is_alone or y == OF_SHORT else 1
-        )
+        blocks = 7 * (y == FEWEST_THREADS and len(self.part.reductions) > 1)  # of an SM; else six
+        params = HeuristicParams(self.name, threads=(COLUMNS, y), unroll=2, blocks=blocks)
         return self.scheduled((params, tuple(s.applied)), alignment)
+
+    def _row_threads(self) -> int:
+        """A power of two; each warp has two steps of 64 elements of K, which it loads at once."""
+        columns = (self.kept_size + self.beside) / size_of(self.part, self.kept[1:])
+        wanted = SM_THREADS * len(self.part.reductions) * self.target.sm_count / columns
+        most = min(MOST_THREADS, self.reduced_size / 64)
+        return 1 << round(log2(max(min(wanted, most), FEWEST_THREADS)))
 
     @property
     def as_sum(self) -> Reduction:
@@ -101,11 +101,11 @@ class Products(Reduction):
         assert operands is not None
 
         def fits(operand: Matrix) -> bool:
-            """True if eight numbers are loaded at once."""
+            """True if eight numbers are loaded at once, and eight rows are apart by 32 bits."""
             places = self.reduced_size, operand.first, operand.stride
             at_once = 8 * self.part.tensors[operand.name].dtype.bytes
             aligned = alignment.get(operand.name, MAX_BYTES) % at_once == 0
-            return aligned and not any(place % 8 for place in places)
+            return aligned and operand.stride < 2**28 and not any(place % 8 for place in places)
 
         return all(map(fits, operands))
 

@@ -6,7 +6,6 @@ fused_exp_sum_bf16_reduction(
     bf16* __restrict__ T4,
     const i32 size0,
     const i32 size1) {
-  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 0);
   const i32 i_o = static_cast<i32>(blockIdx.x);

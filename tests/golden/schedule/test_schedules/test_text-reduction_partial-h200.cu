@@ -8,7 +8,6 @@ fused_exp_sum_bf16_reduction(
     const i32 size1,
     const i32 size2,
     const i32 size3) {
-  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32(0, 4096);
   const i32 i_o_o = static_cast<i32>(blockIdx.x);
