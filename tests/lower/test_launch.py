@@ -116,6 +116,11 @@ def turned(ops: Any, x: Any) -> Any:
                                ops.slice(x, [0, 0], [65536, 4096])], 1))  # fmt: skip
 
 
+def random(ops: Any) -> Any:
+    """Numbers by value and no tensor are read."""
+    return ops.uniform(0.0, 1.0, [65536, 8192], dtype=DataType.Float)
+
+
 STREAMED: dict[str, tuple[Build, list[torch.Tensor], str, list[str]]] = {
     "a norm": (scaled, [meta(65536, 8192), meta(8192)], "h200", ["T0"]),
     "odd rows": (scaled, [meta(131104, 4095), meta(4095)], "h200", ["T0"]),
@@ -123,6 +128,10 @@ STREAMED: dict[str, tuple[Build, list[torch.Tensor], str, list[str]]] = {
     "what the cache holds a third of": (scaled, [meta(8192, 8192), meta(8192)], "h200", []),
     "it only reads": (lambda ops, x: ops.sum(x, [1]), [meta(65536, 8192)], "h200", []),
     "two places": (turned, [meta(65536, 8192)], "h200", []),
+    "numbers, and no input": (random, [], "h200", []),
+    "a small input": (
+        lambda ops, x: ops.broadcast_in_dim(x, [65536, 8192], [1]), [meta(8192)], "h200", []
+    ),
     "not measured": (scaled, [meta(65536, 8192), meta(8192)], "a100", []),
 }
 
