@@ -129,6 +129,7 @@ STREAMED: dict[str, tuple[Build, list[torch.Tensor], str, list[str]]] = {
     "it only reads": (lambda ops, x: ops.sum(x, [1]), [meta(65536, 8192)], "h200", []),
     "two places": (turned, [meta(65536, 8192)], "h200", []),
     "numbers, and no input": (random, [], "h200", []),
+    "no input at all": (lambda ops: ops.full([1 << 28], 1.0, dtype=DataType.Float), [], "h200", []),
     "a small input": (
         lambda ops, x: ops.broadcast_in_dim(x, [65536, 8192], [1]), [meta(8192)], "h200", []
     ),

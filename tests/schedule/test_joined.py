@@ -204,6 +204,35 @@ def test_all_are_sums_where_one_is_not_aligned() -> None:
     assert len({piece.params.threads for piece in made.pieces}) == 1
 
 
+def gated(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, other: torch.Tensor) -> Graph:
+    """silu(x @ gate.t()) * (x @ up.t()), and beside it x @ other.t()."""
+    values = [x, gate, up, other]
+    with FusionDefinition() as fd:
+        rows, *weights = map(fd.from_pytorch, values)
+        left, right, beside = (fd.ops.linear(rows, weight) for weight in weights)
+        fd.add_output(fd.ops.cast(fd.ops.mul(fd.ops.silu(left), right), D.BFloat16))
+        fd.add_output(beside)
+    return fd, values
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("k", [896, 2048])
+def test_a_piece_of_two_products_has_the_threads_of_the_others(rows: int, k: int) -> None:
+    for wide, narrow in ((1024, 2048), (2048, 1024), (8192, 2048)):
+        fd, values = gated(meta(rows, k), meta(wide, k), meta(wide, k), meta(narrow, k))
+        (source,) = fd.sources(values, target="h200")
+        assert "joined" in source.body
+
+
+def test_a_piece_of_two_products_is_as_exact_as_torch() -> None:
+    x, *weights = values = [rand(rows, 896, dtype=torch.bfloat16) for rows in (8, 136, 136, 144)]
+    with options(emulate=True):
+        found = gated(*values)[0].execute(values)
+    left, right, beside = (F.linear(x.double(), weight.double()) for weight in weights)
+    for made, exact in zip(found, (F.silu(left) * right, beside), strict=True):
+        torch.testing.assert_close(made.double(), exact, rtol=2e-2, atol=2e-2 * exact.abs().max())
+
+
 def test_kernels_compile() -> None:
     """For the architectures of an A100 and an H200. The last one has more products than an int."""
     large = products([meta(8, 4096), meta(128256, 4096), meta(600000, 4096)])

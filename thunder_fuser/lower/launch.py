@@ -43,7 +43,7 @@ def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:
     """Marks the large inputs that are loaded at one place: ADR 67."""
     uses = Counter(n for s in nodes.statements_in(kernel.body) for n in {*nodes.names_in(s)})
-    least = max(LEAST_STREAMED // 8, *map(part.bytes_of, part.inputs)) / 2
+    least = max([LEAST_STREAMED // 8, *map(part.bytes_of, part.inputs)]) / 2
     streamed = {n for n in part.inputs if uses[n] == 1 and part.bytes_of(n) >= least}
     parameters = (replace(p, streamed=p.name in streamed) for p in kernel.parameters)
     return replace(kernel, parameters=tuple(parameters))

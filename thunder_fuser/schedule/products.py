@@ -79,14 +79,14 @@ class Products(Reduction):
         block, column = s.split(self.kept[0], COLUMNS)
         _, row = s.split(s.merge(self.kept[1:]), y)
         s.bind(BIDX=block, TIDX=column, TIDY=row)
-        blocks = 7 * (y == FEWEST_THREADS and len(self.part.reductions) > 1)  # of an SM; else six
+        blocks = 7 * (y == FEWEST_THREADS and self.matrices == 2)  # of an SM; else six
         params = HeuristicParams(self.name, threads=(COLUMNS, y), unroll=2, blocks=blocks)
         return self.scheduled((params, tuple(s.applied)), alignment)
 
     def _row_threads(self) -> int:
         """A power of two; each warp has two steps of 64 elements of K, which it loads at once."""
         columns = (self.kept_size + self.beside) / size_of(self.part, self.kept[1:])
-        wanted = SM_THREADS * len(self.part.reductions) * self.target.sm_count / columns
+        wanted = SM_THREADS * self.matrices * self.target.sm_count / columns
         most = min(MOST_THREADS, self.reduced_size / 64)
         return 1 << round(log2(max(min(wanted, most), FEWEST_THREADS)))
 
