@@ -88,6 +88,7 @@ LEAVES_ROOM: dict[str, tuple[Build, list[torch.Tensor], bool]] = {
     "a product, a block for each SM": (product, [meta(8, 8192), meta(2048, 8192)], True),
     "a product, several small blocks for each": (product, [meta(8, 2048), meta(8192, 2048)], False),
     "a product, more blocks than fit": (product, [meta(1, 2048), meta(8192, 2048)], True),
+    "a sum of one tensor": (lambda ops, x: ops.sum(x, [1]), [meta(128, 8192)], False),
     "it is not early": (product, [meta(1, 2048), meta(128256, 2048)], False),
 }
 
@@ -125,7 +126,7 @@ STREAMED: dict[str, tuple[Build, list[torch.Tensor], str, list[str]]] = {
     "a norm": (scaled, [meta(65536, 8192), meta(8192)], "h200", ["T0"]),
     "odd rows": (scaled, [meta(131104, 4095), meta(4095)], "h200", ["T0"]),
     "two inputs": (lambda ops, *xy: ops.add(*xy), [meta(65536, 8192)] * 2, "h200", ["T0", "T1"]),
-    "what the cache holds a third of": (scaled, [meta(8192, 8192), meta(8192)], "h200", []),
+    "less than several caches hold": (scaled, [meta(8192, 8192), meta(8192)], "h200", []),
     "it only reads": (lambda ops, x: ops.sum(x, [1]), [meta(65536, 8192)], "h200", []),
     "two places": (turned, [meta(65536, 8192)], "h200", []),
     "numbers, and no input": (random, [], "h200", []),
@@ -145,9 +146,9 @@ def test_which_inputs_are_streamed(name: str) -> None:
 
 
 def ptx(source: KernelSource) -> str:
-    options_, text = [b"--gpu-architecture=compute_90a", b"-default-device"], source.text.encode()
+    flags, text = [b"--gpu-architecture=compute_90a", b"-default-device"], source.text.encode()
     _, program = nvrtc.nvrtcCreateProgram(text, b"kernel.cu", 0, [], [])
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options_), options_)
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
     _, size = nvrtc.nvrtcGetPTXSize(program)
     found = b" " * size

@@ -36,8 +36,8 @@ def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
     find room: ADR 68. A product of few rows has one block an SM, or more than fit at once."""
     (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
-    is_product = 16 * written < read and (blocks <= target.sm_count or fills)
-    return is_product or 2 * blocks <= target.sm_count
+    is_product = 16 * written < read and len(scheduled.part.inputs) > 1
+    return 2 * blocks <= target.sm_count or (is_product and (blocks <= target.sm_count or fills))
 
 
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:
