@@ -170,7 +170,8 @@ def test_figures_are_the_committed_ones() -> None:
     in_graphs = _faster("in graphs", "reduce-overhead")
     both = [ratio for ratios in in_graphs.values() for ratio in ratios]
     ranges = [(min(each), max(each)) for each in zip(*plain.values(), strict=True)]
-    means = [_figures(f"h200_matrix_{one}")["geometric_means"]["compile"] for one in ("bf16", "f32")]
+    matrices = [_figures(f"h200_matrix_{one}") for one in ("bf16", "f32")]
+    means = [one["geometric_means"]["compile"] for one in matrices]
     points = sum(one["points"] for one in means)
     mean = prod(one["times_faster"] ** (one["points"] / points) for one in means)
     wanted = [
