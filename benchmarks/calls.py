@@ -23,7 +23,7 @@ from benchmarks.clock import wait
 from thunder_fuser import fuser
 from thunder_fuser.demo.blocks import SMALL, make_block, make_input
 from thunder_fuser.fast_path.calls import CompiledEntry, fast_path_of
-from thunder_fuser.fast_path.guards import Guard
+from thunder_fuser.fast_path.guards import GuardFunction
 from thunder_fuser.fast_path.torch_state import environment
 
 # Turns of each call, about how long one takes, and how many calls it has at most: more launches
@@ -125,7 +125,7 @@ def pieces(device: torch.device) -> dict[str, float]:
     return {**times, "forward": whole["forward"], "backward": whole["step"] - whole["forward"]}
 
 
-def _guard(known: CompiledEntry) -> Guard:
+def _guard(known: CompiledEntry) -> GuardFunction:
     assert known.guarded is not None
     return known.guarded.guard
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-Value = bool | int | float | str
+OptionValue = bool | int | float | str
 PREFIX = "THUNDER_FUSER_"  # of environment variables
 
 
@@ -38,10 +38,10 @@ class Option:
 
     name: str
     type: type
-    default: Value
+    default: OptionValue
     help: str
     least: int | None = None
-    choices: tuple[Value, ...] = ()
+    choices: tuple[OptionValue, ...] = ()
     or_callable: bool = False
     several: bool = False  # choices, with commas between
     words: Mapping[object, float] = field(default_factory=dict)  # that stand for numbers
@@ -50,7 +50,7 @@ class Option:
     def __post_init__(self) -> None:
         object.__setattr__(self, "env", PREFIX + self.name.upper())
 
-    def parse(self, value: object) -> Value:
+    def parse(self, value: object) -> OptionValue:
         """The value in the row's type; OptionError if it does not fit."""
         if isinstance(value, str) and self.type is bool:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
@@ -86,7 +86,7 @@ class Option:
                 return float(value)
         return value
 
-    def _params(self, text: str) -> Value:
+    def _params(self, text: str) -> OptionValue:
         try:
             return MultiDeviceParams.parse(text)  # type: ignore[return-value]
         except OptionError as error:
@@ -241,13 +241,13 @@ class OptionValues(TypedDict, total=False):
     progress: str
 
 
-_Scope = Mapping[str, Value]
-_scopes: list[_Scope] = []
+_Overrides = Mapping[str, OptionValue]
+_scopes: list[_Overrides] = []
 # In a thread that works for another one: the scopes that were open there.
-_held: ContextVar[tuple[_Scope, ...] | None] = ContextVar("held", default=None)
+_held: ContextVar[tuple[_Overrides, ...] | None] = ContextVar("held", default=None)
 
 
-def option(name: str) -> Value:
+def option(name: str) -> OptionValue:
     """The current value."""
     row = OPTIONS.get(name) or _row(name)
     held = _held.get()

@@ -23,7 +23,7 @@ from benchmarks.compile_time.layers import Function, other, residual, step
 from thunder_fuser.base.stages import timed
 from thunder_fuser.explain.jitted import Jitted, claims_of, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
-from thunder_fuser.options import Value
+from thunder_fuser.options import OptionValue
 
 OURS, ALONE = "ours", "thunder"
 
@@ -34,7 +34,7 @@ class Wanted:
 
     layers: int
     first: str = ALONE
-    options: dict[str, Value] = field(default_factory=dict)
+    options: dict[str, OptionValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

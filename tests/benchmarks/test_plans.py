@@ -18,7 +18,7 @@ from benchmarks.plans.families import FAMILIES
 from benchmarks.plans.random_graphs import random_graph
 from thunder_fuser.segment import acceptance
 from thunder_fuser.segment.acceptance import MAX_OPS
-from thunder_fuser.segment.acyclic import Order
+from thunder_fuser.segment.acyclic import GroupOrder
 from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.target import H200
 
@@ -52,14 +52,14 @@ class Counter:
             self.count += len(one.exprs)
             return part(own, one)
 
-        step = Order._neighbours
+        step = GroupOrder._neighbours
 
-        def count_step(own: Order, edges: list[list[int]], group: int) -> list[int]:
+        def count_step(own: GroupOrder, edges: list[list[int]], group: int) -> list[int]:
             self.count += 1
             return step(own, edges, group)
 
         patch.setattr(acceptance.Acceptance, "part", count_part)
-        patch.setattr(Order, "_neighbours", count_step)
+        patch.setattr(GroupOrder, "_neighbours", count_step)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

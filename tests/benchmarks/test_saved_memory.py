@@ -24,7 +24,7 @@ from thunder_fuser.demo.accuracy import accuracy
 from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.explain import memory
 from thunder_fuser.explain.jitted import jit, recomputation_of
-from thunder_fuser.rematerialization.forward import Forward, Operation, Value
+from thunder_fuser.rematerialization.forward import Forward, ForwardValue, Operation
 
 
 def part(size: int, dtype: torch.dtype = torch.bfloat16) -> Part:
@@ -70,12 +70,12 @@ def test_the_floor_is_what_must_be_kept_by_its_makers() -> None:
     """
     forward = Forward(
         (
-            Operation("linear", ("x",), (Value("u", 8),), refusal="torch runs linear"),
-            Operation("cast", ("u",), (Value("v", 16, needed=True),), operations=4),
-            Operation("exp", ("v",), (Value("w", 16, needed=True),), operations=32),
-            Operation("sum", ("w",), (Value("s", 4, needed=True),), refusal="a reduction"),
-            Operation("linear", ("w",), (Value("m", 8),), refusal="torch runs linear"),
-            Operation("gt", ("m", "v"), (Value("n", 2, needed=True),), operations=4),
+            Operation("linear", ("x",), (ForwardValue("u", 8),), refusal="torch runs linear"),
+            Operation("cast", ("u",), (ForwardValue("v", 16, needed=True),), operations=4),
+            Operation("exp", ("v",), (ForwardValue("w", 16, needed=True),), operations=32),
+            Operation("sum", ("w",), (ForwardValue("s", 4, needed=True),), refusal="a reduction"),
+            Operation("linear", ("w",), (ForwardValue("m", 8),), refusal="torch runs linear"),
+            Operation("gt", ("m", "v"), (ForwardValue("n", 2, needed=True),), operations=4),
         ),
         {"x": 8},
     )

@@ -16,13 +16,13 @@ from thunder.core.dtypes import to_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.executors.record.torch_function import Views, view_function
+from thunder_fuser.executors.record.torch_function import ViewFunction, view_function
 from thunder_fuser.executors.regions.region import Region
 
 Step = Callable[[Any, Any], Any]
 
 
-def compiled(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> Views:
+def compiled(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> ViewFunction:
     """The function of a region with the primitives of a function."""
     trace = TraceCtx()
     with tracectx(trace):

@@ -18,7 +18,7 @@ from thunder_fuser.demo.blocks import SMALL, make_input
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.explain.jitted import jit
-from thunder_fuser.explain.memory import Call, LiveMemory, plot, points, timeline
+from thunder_fuser.explain.memory import LiveMemory, TraceCall, plot, points, timeline
 
 KIB = 1024
 
@@ -37,12 +37,12 @@ def test_every_call_and_what_lives_after_it() -> None:
     """Matrices of 1 KiB: the product, then the result; in the backward, the product becomes its
     gradient."""
     found = timeline(called(residual, (16, 16), (16, 16), rematerialization="save_only()"))
-    assert found.forward == (Call("matmul", KIB), Call("thunderFusion0", 2 * KIB))
+    assert found.forward == (TraceCall("matmul", KIB), TraceCall("thunderFusion0", 2 * KIB))
     assert found.kept == KIB
     fusion = next(at for at, call in enumerate(found.backward) if "Fusion" in call.name)
     assert found.backward[fusion].bytes == KIB
     assert [call.bytes for call in found.backward if call.name == "matmul"][-1] == 3 * KIB
-    assert found.backward[-1] == Call("thunderFusion2", 2 * KIB)  # over a gradient of the product
+    assert found.backward[-1] == TraceCall("thunderFusion2", 2 * KIB)  # over the product's gradient
     assert found.peak == max(call.bytes for call in (*found.forward, *found.backward))
 
 
@@ -81,8 +81,8 @@ def test_a_piece_before_a_graph_break() -> None:
 
 def test_without_donation() -> None:
     found = timeline(called(residual, (16, 16), (16, 16), donation=False))
-    assert found.forward[-1] == Call("thunderFusion0", 2 * KIB)
-    assert found.backward[-1] == Call("thunderFusion2", 3 * KIB)
+    assert found.forward[-1] == TraceCall("thunderFusion0", 2 * KIB)
+    assert found.backward[-1] == TraceCall("thunderFusion2", 3 * KIB)
 
 
 @pytest.mark.parametrize("policy", ["none", "memory"])
@@ -104,9 +104,9 @@ def test_a_function_that_was_not_called() -> None:
 
 
 def test_points_of_forward_and_backward() -> None:
-    line = LiveMemory((Call("a", 4), Call("b", 8)), 3, (Call("c", 5),))
+    line = LiveMemory((TraceCall("a", 4), TraceCall("b", 8)), 3, (TraceCall("c", 5),))
     assert points(line) == ([0.25, 0.75, 1.0, 1.5], [4, 8, 3, 5])
-    assert points(LiveMemory((Call("a", 4),), 0, ())) == ([0.5, 1.0], [4, 0])
+    assert points(LiveMemory((TraceCall("a", 4),), 0, ())) == ([0.5, 1.0], [4, 0])
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")

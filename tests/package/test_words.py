@@ -24,12 +24,8 @@ PUBLIC = {"host": 1, "ir": 6, "runtime": 1}
 
 # The types of which two files define one, with different meanings.
 TWICE = {
-    "Accuracy", "Answer", "Binaries", "Buffer", "Call", "Check", "Choose",
-    "Definition", "Ended", "Facts", "Function", "Guard", "Index", "Jitted", "Kernel", "Kind",
-    "Memory", "Name", "Names", "Op", "Operand", "Order", "Part",
-    "Plan", "Prepared", "Recipe", "Recorder", "Refusal", "Rows", "Rule", "Runner", "Scalar",
-    "Scope", "Shape", "Sizes", "Split", "Store",
-    "Stream", "Tensor", "Types", "Users", "Value", "Values", "Views", "Words",
+    "Buffer", "Call", "Definition", "Function", "Jitted", "Kernel", "Kind", "Op", "Operand",
+    "Runner", "Scalar", "Sizes", "Store", "Stream", "Value", "Words",
 }  # fmt: skip
 
 # {room: the functions that may still return three or more values of several types without names}

@@ -12,8 +12,8 @@ from torch import nn
 
 from thunder_fuser.explain import saved
 from thunder_fuser.explain.jitted import final_traces, jit, recomputation_of
-from thunder_fuser.rematerialization.forward import Forward, Operation, Value
-from thunder_fuser.rematerialization.plan import Machine, Plan, plan
+from thunder_fuser.rematerialization.forward import Forward, ForwardValue, Operation
+from thunder_fuser.rematerialization.plan import CutPlan, Machine, plan
 from thunder_fuser.rematerialization.policy import STORED, VIEW, WRITTEN, budget, memory, time
 from thunder_fuser.target import CPU, H200
 
@@ -21,8 +21,8 @@ MACHINE = Machine.of(H200)
 MIB = 1 << 20
 
 
-def value(name: str, bytes: int = MIB, *tags: str, needed: bool = True) -> Value:
-    return Value(name, bytes, needed, frozenset(tags))
+def value(name: str, bytes: int = MIB, *tags: str, needed: bool = True) -> ForwardValue:
+    return ForwardValue(name, bytes, needed, frozenset(tags))
 
 
 def product(
@@ -41,7 +41,7 @@ def refused(x: str, y: str) -> Operation:
     return Operation("sdpa", (x,), (value(y, MIB, STORED),), refusal="torch runs sdpa")
 
 
-def planned(*operations: Operation, policy: str = "memory") -> tuple[Plan, list[str]]:
+def planned(*operations: Operation, policy: str = "memory") -> tuple[CutPlan, list[str]]:
     """The plan, and the results of the products that run again."""
     policies = {"memory": memory(), "time": time(), "half": budget(0.5)}
     forward = Forward(operations, {"x": MIB, "w": MIB})

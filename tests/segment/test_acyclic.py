@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser.segment import acyclic
-from thunder_fuser.segment.acyclic import Order
+from thunder_fuser.segment.acyclic import GroupOrder
 
 Edges = set[tuple[int, int]]
 
@@ -37,7 +37,7 @@ def test_merges_are_refused_only_for_cycles(seed: int, count: int, density: floa
     edges: Edges = {
         (a, b) for b in range(count) for a in range(b) if chance.random() < density
     }
-    order = Order([[x for x, y in sorted(edges) if y == b] for b in range(count)])
+    order = GroupOrder([[x for x, y in sorted(edges) if y == b] for b in range(count)])
     for _ in range(3 * count):
         a, b = (order.find(chance.randrange(count)) for _ in range(2))
         if a == b:
@@ -52,6 +52,6 @@ def test_merges_are_refused_only_for_cycles(seed: int, count: int, density: floa
 
 def test_a_search_that_goes_too_far_supposes_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acyclic, "MOST_STEPS", 3)
-    order = Order([[], [], *([at] for at in range(1, 8)), [0, 8]])
+    order = GroupOrder([[], [], *([at] for at in range(1, 8)), [0, 8]])
     assert not order.merge(0, 9)
     assert order.merge(4, 5)

@@ -98,7 +98,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         attention, "_CUDA", SimpleNamespace(**choice, grad_transform=attention._CUDA.grad_transform)
     )
     monkeypatch.setattr(attention, "_on_cpu", lambda tensor: False)
-    monkeypatch.setattr(attention._Call, "fits_cudnn", lambda self: False)
+    monkeypatch.setattr(attention._Attention, "fits_cudnn", lambda self: False)
     monkeypatch.setattr(torch_calls, "_ATEN", kernels, raising=False)
     return
 

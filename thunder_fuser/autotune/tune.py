@@ -49,7 +49,7 @@ TICK = 5e-7  # nor one that gains fewer seconds: events on a GPU are half a micr
 WON_ROUNDS = 0.7  # the share of rounds in which a chosen one was the faster
 MOST_KEPT = 4096  # choices in memory
 
-Binaries = tuple[tuple[Recipe, Binary], ...]
+BuiltKernels = tuple[tuple[Recipe, Binary], ...]
 Emit = Callable[[ScheduledFusion], KernelSource | None]
 
 
@@ -103,7 +103,7 @@ class Tuner:
         log("kernels", lambda: message)
         return choice
 
-    def _searched(self, default: ScheduledFusion) -> tuple[Tuning, Binaries]:
+    def _searched(self, default: ScheduledFusion) -> tuple[Tuning, BuiltKernels]:
         """The choice, and the binaries of its kernel. Those of other candidates are dropped."""
         with _spending() as left:
             if left <= 0:
@@ -126,7 +126,7 @@ class Search:
         self.wrong: list[str] = []
         self.to_compile = 0.0  # the seconds that the first kernel took
 
-    def choice(self) -> tuple[Tuning, Binaries]:
+    def choice(self) -> tuple[Tuning, BuiltKernels]:
         """The fastest schedule that was found, and its binaries."""
         mine = self._compiled(self.default)
         assert isinstance(mine, Trial)

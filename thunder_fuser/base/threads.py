@@ -214,7 +214,7 @@ class AbandonedError(Exception):
 # In a thread that runs a job: the event that says its result is no longer needed.
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
 # The number of a job, its value if it has one, and its error.
-_Ended = tuple[int, list[V], BaseException | None]
+_JobResult = tuple[int, list[V], BaseException | None]
 
 
 def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
@@ -232,8 +232,8 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
         return [copy_context().run(jobs[0])]
     abandoned = threading.Event()
     context = copy_context()  # a new thread has an empty one
-    ended: SimpleQueue[_Ended[V]] = SimpleQueue()
-    early: dict[int, _Ended[V]] = {}
+    ended: SimpleQueue[_JobResult[V]] = SimpleQueue()
+    early: dict[int, _JobResult[V]] = {}
 
     def begin(number: int, job: Callable[[], V]) -> None:
         try:
@@ -270,7 +270,7 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
             early.clear()
 
 
-def _next(ended: SimpleQueue[_Ended[V]]) -> _Ended[V]:
+def _next(ended: SimpleQueue[_JobResult[V]]) -> _JobResult[V]:
     """Waits in short steps, because Python misses a signal that arrives just before a wait, and
     handles it only when the wait ends.
 

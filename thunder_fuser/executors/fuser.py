@@ -45,7 +45,7 @@ from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.executors.support.products import has_product, is_differentiated
 from thunder_fuser.functions import composite_of, register, why_apart
 from thunder_fuser.functions.chunked_loss.recognise import losses_in_chunks
-from thunder_fuser.options import Value, compile_options, in_force, option
+from thunder_fuser.options import OptionValue, compile_options, in_force, option
 from thunder_fuser.presegment import skipped_names
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
@@ -147,7 +147,7 @@ class ThunderFuser(FusionExecutor):
     # ---- claim, prepare, bind
 
     @stage("claim")
-    def _fused(self, trace: TraceCtx, options: dict[str, Value]) -> TraceCtx:
+    def _fused(self, trace: TraceCtx, options: dict[str, OptionValue]) -> TraceCtx:
         skipped, dump = skipped_names(str(option("skip_passes"))), str(option("dump"))
         note = PlanText(dump).add if dump else lambda name, plan: None
         read = read_trace(trace, target_of(trace), compile_options())

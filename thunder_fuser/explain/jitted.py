@@ -28,7 +28,7 @@ from thunder_fuser.executors.regions.claim import Claims
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, callable_of
-from thunder_fuser.options import Value
+from thunder_fuser.options import OptionValue
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.thunder_patches.patch import replaced
 from thunder_fuser.trace.proxies import makes
@@ -40,7 +40,7 @@ _OWN_GRAPHS = (  # Dynamo tells no backend of a call that runs graphs of another
 )
 
 
-def jit(function: Callable[..., Any], **options: Value) -> Jitted:
+def jit(function: Callable[..., Any], **options: OptionValue) -> Jitted:
     """thunder.jit with the fuser; options: the fuser's, by their own names."""
     keywords = {f"fuser_{name}": value for name, value in options.items()}
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]

@@ -46,7 +46,7 @@ _NO_CALLS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TraceCall:
     """A call of a trace, and the bytes that are live after it, including its operands."""
 
     name: str
@@ -57,9 +57,9 @@ class Call:
 class LiveMemory(Shown):
     """The calls of a forward and a backward; kept: the bytes that live between the two."""
 
-    forward: tuple[Call, ...]
+    forward: tuple[TraceCall, ...]
     kept: int
-    backward: tuple[Call, ...]
+    backward: tuple[TraceCall, ...]
     name: str = ""
 
     @property
@@ -136,7 +136,7 @@ class _TraceRun:
         self.globals = trace.python_ctx()
         self.returned: Any = None
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[TraceCall]:
         """Runs the trace, call by call."""
         for bsym in self.trace.bound_symbols:
             text = "\n".join(bsym.python(indent=0, print_depth=1))
@@ -145,7 +145,7 @@ class _TraceRun:
                 return
             exec(text, self.globals, self.scope)
             if bsym.sym.id not in _NO_CALLS:
-                yield Call(bsym.sym.name, self.live())
+                yield TraceCall(bsym.sym.name, self.live())
 
     def live(self) -> int:
         """Bytes of the storages of all values, each once."""

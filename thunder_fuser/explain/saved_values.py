@@ -23,7 +23,7 @@ from thunder_fuser.explain.jitted import (
 from thunder_fuser.explain.shown import Shown, kib, plain, table
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.forward import Forward
-from thunder_fuser.rematerialization.plan import Plan, tags_of
+from thunder_fuser.rematerialization.plan import CutPlan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN
 
 _WHY = {
@@ -67,7 +67,7 @@ class Saved(Shown):
     rules read. A tensor that is there anyway (an argument, a parameter) does not count.
     """
 
-    plan: Plan
+    plan: CutPlan
     bytes: int
     before: int
     kept: tuple[Kept, ...]

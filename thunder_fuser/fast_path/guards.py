@@ -52,13 +52,13 @@ from thunder_fuser.thunder_patches.tied_parameters import TIED
 from thunder_fuser.trace.proxies import reads
 
 Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue
-Guard = Callable[[tuple[Any, ...], dict[str, Any]], Inputs | None]
+GuardFunction = Callable[[tuple[Any, ...], dict[str, Any]], Inputs | None]
 
 
 class Guarded(NamedTuple):
     """The guards of one entry of Thunder's cache."""
 
-    guard: Guard
+    guard: GuardFunction
     environment: Environment
     structure: Structure | None  # of the arguments; None: not compared
     text: str

@@ -132,7 +132,7 @@ masked_backward = KERNELS.register_operator(
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _Attention:
     """The parameters of scaled_dot_product_attention."""
 
     query: TensorProxy
@@ -395,7 +395,7 @@ def _on_cpu(tensor: TensorProxy) -> bool:
 
 
 def _grouped(*args: Any, **kwargs: Any) -> Any:
-    call = _Call(*args, **kwargs)
+    call = _Attention(*args, **kwargs)
     if call.has_few_queries():
         return call.of_few_queries()
     return attention_forward(call.tensors, call.added(), **call.numbers())[0]
@@ -423,7 +423,7 @@ def attention(  # noqa: PLR0917 - torch's
     options = {"attn_mask": attn_mask, "dropout_p": dropout_p, "scale": scale}
     options["is_causal"] = is_causal
     unrepeated = (key, value) if enable_gqa is True else (_unrepeated(key), _unrepeated(value))
-    if _Call(query, *unrepeated, **options).takes_groups():
+    if _Attention(query, *unrepeated, **options).takes_groups():
         return grouped_attention(query, *unrepeated, **options)
     if enable_gqa is True:  # [B, G, S, E] -> [B, H, S, E], as torch
         heads = query._shape[1]
@@ -431,7 +431,7 @@ def attention(  # noqa: PLR0917 - torch's
             ltorch.repeat_interleave(x, heads // x._shape[1], dim=1) for x in (key, value)
         )
     has_rows = may_differentiate() and attn_mask is not None and attn_mask.ndim
-    if has_rows and _Call(query, key, value, **options).refuses():
+    if has_rows and _Attention(query, key, value, **options).refuses():
         return _taken_apart(query, key, value, **options)
     return ltorch.scaled_dot_product_attention(query, key, value, **options)
 
@@ -477,13 +477,13 @@ def _unrepeated(tensor: Any) -> Any:
 
 ATTENTION: Table = {
     "torch.nn.functional.scaled_dot_product_attention": Composite(
-        lambda *args, **kwargs: _Call(*args, **kwargs).refuses(),
-        lambda *args, **kwargs: _Call(*args, **kwargs).alone(),
-        lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
+        lambda *args, **kwargs: _Attention(*args, **kwargs).refuses(),
+        lambda *args, **kwargs: _Attention(*args, **kwargs).alone(),
+        lambda *args, **kwargs: _Attention(*args, **kwargs).gradient(),
         rewrite=attention,
     ),
     _GROUPED: Composite(
         lambda *args, **kwargs: None, _grouped,
-        lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
+        lambda *args, **kwargs: _Attention(*args, **kwargs).gradient(),
     ),
 }

@@ -87,7 +87,7 @@ def _kind(mask: torch.Tensor) -> str | None:
 
 
 @dataclass(slots=True)
-class _Index:
+class _Primitives:
     """The primitives in the first `read` bound symbols of a trace, which grows meanwhile."""
 
     read: int = 0
@@ -112,15 +112,15 @@ class _Index:
         return name in self.producers and not is_written
 
 
-_INDICES: WeakKeyDictionary[TraceCtx, _Index] = WeakKeyDictionary()
+_INDICES: WeakKeyDictionary[TraceCtx, _Primitives] = WeakKeyDictionary()
 
 
-def _index() -> _Index | None:
+def _index() -> _Primitives | None:
     """The index of the trace; None inside of another symbol."""
     trace = get_tracectx()
     if len(trace.scopes) > 1:
         return None
-    index = _INDICES.setdefault(trace, _Index())
+    index = _INDICES.setdefault(trace, _Primitives())
     index.extend(trace.scopes[0])
     return index
 

@@ -73,7 +73,7 @@ _VIEWS = (_aten.unsqueeze.default, _aten.squeeze.dim, _aten.reshape.default, _at
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class _TensorSpec:
     """The shape, type and device of a tensor argument."""
 
     shape: tuple[int, ...]
@@ -81,9 +81,9 @@ class _Tensor:
     device: torch.device
 
     @staticmethod
-    def of(proxy: TensorProxy) -> _Tensor:
+    def of(proxy: TensorProxy) -> _TensorSpec:
         device = to_torch_device(proxy.device)
-        return _Tensor(tuple(proxy._shape), to_torch_dtype(proxy.dtype), device)
+        return _TensorSpec(tuple(proxy._shape), to_torch_dtype(proxy.dtype), device)
 
     def fake(self) -> torch.Tensor:
         has_gradient = self.dtype.is_floating_point
@@ -93,7 +93,7 @@ class _Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _FunctionCall:
     """A function with its arguments. Each leaf has its type: as dictionary keys, True equals 1."""
 
     function: str
@@ -102,19 +102,19 @@ class _Call:
 
     def run(self, tensors: Iterable[torch.Tensor]) -> Any:
         rest = iter(tensors)
-        leaves = [next(rest) if isinstance(leaf, _Tensor) else leaf for _, leaf in self.leaves]
+        leaves = [next(rest) if isinstance(leaf, _TensorSpec) else leaf for _, leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.structure)
         return getattr(torch.nn.functional, self.function)(*args, **kwargs)
 
     def fakes(self) -> list[torch.Tensor]:
-        return [leaf.fake() for _, leaf in self.leaves if isinstance(leaf, _Tensor)]
+        return [leaf.fake() for _, leaf in self.leaves if isinstance(leaf, _TensorSpec)]
 
 
-def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_Call, list[TensorProxy]]:
+def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_FunctionCall, list[TensorProxy]]:
     leaves, structure = tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, TensorProxy)]
-    known = [_Tensor.of(leaf) if isinstance(leaf, TensorProxy) else leaf for leaf in leaves]
-    return _Call(function, structure, tuple((type(leaf), leaf) for leaf in known)), tensors
+    known = [_TensorSpec.of(leaf) if isinstance(leaf, TensorProxy) else leaf for leaf in leaves]
+    return _FunctionCall(function, structure, tuple((type(leaf), leaf) for leaf in known)), tensors
 
 
 # --------------------------------------------------------------------- tracing torch's autograd
@@ -138,7 +138,7 @@ def _without_memory(has_gradients: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartOp:
     """A part of the joint graph as an op, with the names of its operands and results."""
 
     symbol: Symbol
@@ -157,12 +157,12 @@ class _Traced:
     results: tuple[str, ...]
     gradients: tuple[str | None, ...]  # a name for each result that has a gradient
     structure: Any  # of the results
-    forward: _Part
-    backwards: tuple[tuple[_Part, tuple[int, ...]], ...]
+    forward: _PartOp
+    backwards: tuple[tuple[_PartOp, tuple[int, ...]], ...]
 
 
 @functools.lru_cache(maxsize=4096)
-def _traced(call: _Call) -> _Traced:
+def _traced(call: _FunctionCall) -> _Traced:
     def joint(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> Any:
         results = tree_flatten(call.run(tensors))[0]
         of = [result for result in results if result.requires_grad]
@@ -238,7 +238,7 @@ def reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) 
     return seen
 
 
-def _part(name: str, graph: Graph, makes: Sequence[Node], is_read: Callable[[Node], bool]) -> _Part:
+def _part(name: str, graph: Graph, makes: list[Node], is_read: Callable[[Node], bool]) -> _PartOp:
     needed = reached(makes, lambda node: () if is_read(node) else node.all_input_nodes)
     nodes = [node for node in graph.nodes if node in needed]
     reads = [node for node in nodes if is_read(node)]
@@ -253,7 +253,7 @@ def _part(name: str, graph: Graph, makes: Sequence[Node], is_read: Callable[[Nod
         name, GraphModule({}, part).forward,
         lambda *tensors: tuple(TensorProxy(**arguments) for arguments in types),
     )  # fmt: skip
-    return _Part(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
+    return _PartOp(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
 
 
 def kernel(name: str, function: Callable[..., Any], meta: Callable[..., Any]) -> Symbol:
@@ -312,7 +312,7 @@ def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _types_of_results(call: _Call) -> tuple[list[dict[str, Any]], Any]:
+def _types_of_results(call: _FunctionCall) -> tuple[list[dict[str, Any]], Any]:
     """TensorProxy's arguments for each result of a call, and the structure of the results."""
     with _without_memory(has_gradients=False):
         results, structure = tree_flatten(call.run(call.fakes()))

@@ -259,7 +259,7 @@ def _refuses_log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Reject | 
     return None if known else Reject("log_softmax of a 0-dim tensor, or along a computed dimension")
 
 
-class Rows(NamedTuple):
+class RowSum(NamedTuple):
     """The values of each row that the backward reads: log(sum(exp(x))), and the weights.
 
     The logarithm is kept in two parts, `most` + `log_sum`: their rounded sum would lack digits
@@ -313,7 +313,7 @@ class CrossEntropy:
         result = as_type(losses, self.logits.dtype)
         return result, lambda g: [(self.logits, self.backward(rows, g, total))]
 
-    def losses(self, at_target: Any = None, bound: float | None = None) -> tuple[Any, Rows]:
+    def losses(self, at_target: Any = None, bound: float | None = None) -> tuple[Any, RowSum]:
         """log(sum(exp(x))) - x[target] of each row, times the weight of the target.
 
         at_target: x[target], if the caller has it; bound: with it, a number for each row's maximum.
@@ -335,13 +335,13 @@ class CrossEntropy:
             return None
         return ltorch.sum(below if self.weight is None else below * wide(self.weight), 1)
 
-    def losses_of(self, most: Any, log_sum: Any, at_target: Any, smooth: Any) -> tuple[Any, Rows]:
+    def losses_of(self, most: Any, log_sum: Any, at_target: Any, smooth: Any) -> tuple[Any, RowSum]:
         """The losses of rows with these sums; at_target: x[target]; smooth: as above."""
-        rows, losses = Rows(most, log_sum), most - at_target + log_sum
+        rows, losses = RowSum(most, log_sum), most - at_target + log_sum
         if self.weight is not None:
             weight = wide(self.weight)
             of_target = prims.take(weight, self.class_read(), 0)
-            rows = Rows(most, log_sum, of_target, ltorch.sum(weight))
+            rows = RowSum(most, log_sum, of_target, ltorch.sum(weight))
             losses = losses * of_target
         if self.label_smoothing:
             # The losses of all classes together: sum(weight * (log(sum(exp(x))) - x)).
@@ -356,7 +356,7 @@ class CrossEntropy:
             return ltorch.sum(ltorch.where(self.counted(), weights, 0.0))
         return as_type(ltorch.sum(as_type(self.counted(), dtypes.int64)), dtype)
 
-    def backward(self, rows: Rows, g: Any, total: Any) -> Any:
+    def backward(self, rows: RowSum, g: Any, total: Any) -> Any:
         """[N, C], computed from the logits again, in one pointwise kernel.
 
         g / total * (softmax(x) - (column is target)), and zero for ignored rows
@@ -365,11 +365,11 @@ class CrossEntropy:
         scale = _column(ltorch.where(self.counted(), g if total is None else g / total, 0.0))
         return self.row_gradient(rows, self.softmax(rows)) * scale
 
-    def softmax(self, rows: Rows) -> Any:
+    def softmax(self, rows: RowSum) -> Any:
         """[N, C], computed from the logits again."""
         return ltorch.exp(wide(self.logits) - _column(rows.most) - _column(rows.log_sum))
 
-    def row_gradient(self, rows: Rows, softmax: Any) -> Any:
+    def row_gradient(self, rows: RowSum, softmax: Any) -> Any:
         """softmax - (column is target), weighted and smoothed."""
         classes, kept = softmax.shape[1], 1.0 - self.label_smoothing
         kind = dtypes.int32 if self.target.dtype == dtypes.int32 else dtypes.int64

@@ -38,7 +38,7 @@ from thunder_fuser.functions.define import (
 )
 from thunder_fuser.trace.op import Reject
 
-Shape = tuple[int, ...]
+Dims = tuple[int, ...]
 
 
 def _tuple(numbers: Any) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     return ltorch.take_along_dim(input, ltorch.remainder(indices, size) if size else indices, dim)
 
 
-def _resized(shape: Shape, dim: int, size: int) -> Shape:
+def _resized(shape: Dims, dim: int, size: int) -> Dims:
     return (*shape[:dim], size, *shape[dim + 1 :])
 
 
@@ -164,7 +164,7 @@ def channel_shuffle(input: Any, groups: int) -> Any:
     return _shuffled(input, split, order, input.shape[1:])
 
 
-def _shuffled(x: Any, split: Shape, order: Shape, shape: Shape) -> Any:
+def _shuffled(x: Any, split: Dims, order: Dims, shape: Dims) -> Any:
     """x reshaped to `split`, with its last dimensions in this order, then reshaped to `shape`."""
     batch = len(split) - len(order)
     places = (*range(batch), *(batch + dim for dim in order))
@@ -207,7 +207,7 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
     ones: {rank: (the ones before the shape, the ones after it)}
     """
 
-    def shape_of(tensor: TensorProxy) -> Shape:
+    def shape_of(tensor: TensorProxy) -> Dims:
         before, after = ones.get(tensor.ndim, (0, 0))
         return (*(1,) * before, *tensor.shape, *(1,) * after)
 
@@ -233,7 +233,7 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
     return with_gradient(refuses, forward)
 
 
-def _shaped(x: Any, shape: Shape) -> Any:
+def _shaped(x: Any, shape: Dims) -> Any:
     """The tensor in a shape; itself if it has the shape."""
     return x if tuple(x.shape) == tuple(shape) else ltorch.reshape(x, shape)
 

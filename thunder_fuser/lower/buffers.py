@@ -14,7 +14,7 @@ from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
 from thunder_fuser.lower.scope import Computed, Needs, Scope
-from thunder_fuser.lower.state import BEFORE, Buffer, KernelState, Window
+from thunder_fuser.lower.state import BEFORE, BufferArray, KernelState, Window
 
 
 def declare(state: KernelState, scope: Scope) -> None:
@@ -26,7 +26,7 @@ def declare(state: KernelState, scope: Scope) -> None:
         is_input = point.name not in ctx.part.producer
         position = offset(point.index, ctx.part.strides[point.name]) if is_input else const(0)
         vector = is_input and ctx.loads_vector(point, position)
-        state.buffers[point] = Buffer(name, shared, vector, _own_position(ctx))
+        state.buffers[point] = BufferArray(name, shared, vector, _own_position(ctx))
         if shared:
             x, y = ctx.threads
             scope.put(state.shared.array(name, dtype, x * y * ctx.slots))
@@ -46,7 +46,7 @@ def _own_position(ctx: Context) -> Scalar:
 def keep(state: KernelState, point: Point, window: Window) -> None:
     """Notes that an earlier phase has put a value into a shared array."""
     vector = state.ctx.is_vector(window.position, const(1), state.ctx.dtype_of(point.name))
-    state.buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
+    state.buffers[point] = BufferArray(window.array, True, vector, window.position, BEFORE)
 
 
 def has(state: KernelState, point: Point) -> bool:
@@ -55,7 +55,7 @@ def has(state: KernelState, point: Point) -> bool:
     return filled_in is not None and filled_in < state.nest
 
 
-def unfilled(state: KernelState, *, vector: bool) -> dict[Point, Buffer]:
+def unfilled(state: KernelState, *, vector: bool) -> dict[Point, BufferArray]:
     """The buffers that are not filled yet: those of whole vectors, or the others.
 
     The others are filled again by another branch that does the work of the same step.

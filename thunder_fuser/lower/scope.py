@@ -93,10 +93,10 @@ def loops_around(
     return body
 
 
-class Names:
+class KernelNames:
     """The C names of one kernel.
 
-    >>> names = Names()
+    >>> names = KernelNames()
     >>> names("T0_e", "here"), names("T0_e", "there"), names("T0_e", "here")
     ('T0_e', 'T0_e_1', 'T0_e')
     """

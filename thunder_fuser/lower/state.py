@@ -16,7 +16,7 @@ from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import TRUE
-from thunder_fuser.lower.scope import Names, SharedMemory
+from thunder_fuser.lower.scope import KernelNames, SharedMemory
 from thunder_fuser.schedule.loop_index import Guard
 
 BEFORE = -1  # a nest before all others: every nest can read what was filled there
@@ -31,7 +31,7 @@ class Window:
 
 
 @dataclass
-class Buffer:
+class BufferArray:
     """A persistent buffer: its array, whether its elements are Vecs, the nest that fills it.
 
     position: of this lane's element, if the array is shared.
@@ -63,8 +63,8 @@ class KernelState:
     tiles: Mapping[str, Window] = field(default_factory=dict)
     shared: SharedMemory = field(default_factory=SharedMemory)
     checks: dict[tuple[str, int], int] = field(default_factory=dict)
-    buffers: dict[Point, Buffer] = field(default_factory=dict)
-    name: Names = field(default_factory=Names)
+    buffers: dict[Point, BufferArray] = field(default_factory=dict)
+    name: KernelNames = field(default_factory=KernelNames)
     guards: list[Guard] = field(init=False)
     row_condition: Scalar = TRUE
     scan_condition: Scalar = TRUE

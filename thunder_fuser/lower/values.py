@@ -41,7 +41,7 @@ DIVISIONS = ("truediv", "div")  # the same for floats
 LARGEST_COUNT = 2**31 - 1
 
 Operands = tuple[nodes.Operand, ...]
-Types = tuple[DataType, ...]
+DTypes = tuple[DataType, ...]
 
 
 # ---- asking
@@ -312,7 +312,7 @@ def _math(state: KernelState, point: Point, expr: OpRecord, scope: Scope) -> Com
     return scope.define(_let(state, point, expr, value), needs)
 
 
-def _shares_divisor(ctx: Context, point: Point, expr: OpRecord, types: Types) -> bool:
+def _shares_divisor(ctx: Context, point: Point, expr: OpRecord, types: DTypes) -> bool:
     """True on a GPU for element / row value in Float, as in softmax; with the option repeatable
     for every a / b. A GPU's division has some ten instructions and a branch.
     """
@@ -487,7 +487,7 @@ def _short(function: str, exact: nodes.Math) -> nodes.Math | nodes.Call:
     return replace(exact, op="mul", operands=(dividend, Literal.of(reciprocal)))
 
 
-def is_count(expr: OpRecord, types: Types) -> bool:
+def is_count(expr: OpRecord, types: DTypes) -> bool:
     """True for x / N if N may be the number of added elements, as in a mean."""
     by = expr.inputs[-1]
     if not isinstance(by, Literal) or set(types) - {DataType.Float, DataType.Double}:

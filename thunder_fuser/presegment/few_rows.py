@@ -33,7 +33,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Operand, OpRecord, names_of
 from thunder_fuser.presegment.materialize_broadcasts import with_boundary
-from thunder_fuser.presegment.rewrite import Chain, Rule, makers
+from thunder_fuser.presegment.rewrite import Chain, RewriteRule, makers
 from thunder_fuser.schedule.products import FEWEST_ROWS, MOST_ROWS, NARROW
 from thunder_fuser.target import Target
 
@@ -48,7 +48,7 @@ _BROADCASTS = frozenset({"broadcast", "broadcast_in_dim", "expand"})
 _SPREADS = _BROADCASTS | {"reshape", "squeeze"}
 
 
-def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def few_rows(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Turns matrix products of few rows into sums.
 
     Tensor cores have an order of their own, so under `repeatable` products of three rows and more

@@ -16,13 +16,13 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Operand, OpRecord, names_of
-from thunder_fuser.presegment.rewrite import Rule, makers
+from thunder_fuser.presegment.rewrite import RewriteRule, makers
 
 _ONE_KERNEL = frozenset({OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.SCALAR})
 _KEEP_DIGITS = frozenset({"neg", "abs", "cat", "slice", "reshape", "permute", "set"})
 
 
-def widen_joins(fusion: Fusion) -> Rule:
+def widen_joins(fusion: Fusion) -> RewriteRule:
     """A cat or a pad of rounded values, or of slices of some, is made in Float and rounded.
 
         T2 = cast(T1: f32, BFloat16); T4 = cat([T2, T3: bf16])
@@ -34,7 +34,7 @@ def widen_joins(fusion: Fusion) -> Rule:
     return lambda join: [*_widened(join, fusion)] if _is_worth(join, fusion) else join
 
 
-def remove_exact_roundings(fusion: Fusion) -> Rule:
+def remove_exact_roundings(fusion: Fusion) -> RewriteRule:
     """Removes a rounding to 16 bits, and back, of a value that 16 bits hold.
 
     T1 = neg(cast(T0: bf16, Float)); T2 = cast(cast(T1, BFloat16), Float)  ->  T1 replaces T2

@@ -15,10 +15,10 @@ from dataclasses import replace
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.rules.indexed import indexed_axis
-from thunder_fuser.presegment.rewrite import Rule
+from thunder_fuser.presegment.rewrite import RewriteRule
 
 
-def index_stores(fusion: Fusion) -> Rule:
+def index_stores(fusion: Fusion) -> RewriteRule:
     """Stores the slices that replace those of a donated argument, which nothing else reads."""
     written = {o.name: o.alias for o in fusion.outputs if o.alias in fusion.donated}
     targets = {

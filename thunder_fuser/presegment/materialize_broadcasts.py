@@ -22,7 +22,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 from thunder_fuser.ir.rules.shapes import normalise_axes
-from thunder_fuser.presegment.rewrite import Rule, makers, with_attrs
+from thunder_fuser.presegment.rewrite import RewriteRule, makers, with_attrs
 from thunder_fuser.schedule.axes import MAX_BYTES, memory_order
 from thunder_fuser.target import Target
 
@@ -31,7 +31,7 @@ FEW = 16  # elements of a result for one that is stored
 _INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
-def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Puts boundaries behind expensive values that are broadcast; these share one kernel."""
     savings = {
         fusion.producer[name]: _saving(fusion, name, times, target)
@@ -97,7 +97,7 @@ def _repeats(fusion: Fusion, expr: OpRecord, name: str) -> int:
 # ---- values of groups that vectors straddle
 
 
-def materialize_straddled(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def materialize_straddled(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Stores statistics of groups once for each channel, where vectors straddle groups.
 
         T2 = mul(T0: bf16[n, hw, g, 10], T1: f32[n, 1, g, 1])

@@ -46,7 +46,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
-from thunder_fuser.presegment.rewrite import Rule, makers
+from thunder_fuser.presegment.rewrite import RewriteRule, makers
 from thunder_fuser.schedule.axes import summed_order
 from thunder_fuser.schedule.persistence import EXPENSIVE
 from thunder_fuser.target import Target
@@ -79,7 +79,7 @@ class Spread:
         return self.record.integer("chunk")
 
 
-def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def one_pass_variance(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Sums squares about the first row of each run, where they would wait for a mean."""
     spreads = [
         spread for record in fusion.exprs if record.attr("chunk") is not None

@@ -17,7 +17,7 @@ from thunder_fuser.ir.rules.verify import verify
 # What stands for a record: another one, the operand that replaces its result, or several records.
 # A function sees the record with operands already replaced. A mapping has the records that change.
 New = OpRecord | Operand | list[OpRecord]
-Rule = Callable[[OpRecord], New] | Mapping[OpRecord, Iterable[OpRecord]]
+RewriteRule = Callable[[OpRecord], New] | Mapping[OpRecord, Iterable[OpRecord]]
 Changes = tuple[tuple[OpRecord, Operand | list[OpRecord]], ...]
 
 
@@ -50,7 +50,7 @@ class FusionPass:
     option; None: under both. for_target: `run` takes the target and the options too.
     """
 
-    run: Callable[..., Rule | Fusion]
+    run: Callable[..., RewriteRule | Fusion]
     ops: frozenset[str]
     needed: str = ""
     repeatable: bool | None = None
@@ -69,7 +69,7 @@ class FusionPass:
         return None if after is fusion else Fired(self.name, changes, verify(after, self.name))
 
 
-def _rewritten(fusion: Fusion, rule: Rule, ops: frozenset[str]) -> tuple[Changes, Fusion]:
+def _rewritten(fusion: Fusion, rule: RewriteRule, ops: frozenset[str]) -> tuple[Changes, Fusion]:
     """What a rule replaces, in order, and the fusion after; the same one if that is nothing."""
     replaced: dict[str, Operand] = {}
     records: list[OpRecord] = []

@@ -26,7 +26,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.one_pass_variance import joins_its_mean
-from thunder_fuser.presegment.rewrite import Rule
+from thunder_fuser.presegment.rewrite import RewriteRule
 from thunder_fuser.presegment.unify_memory_order import order_of_sum
 from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.axes import order_in_memory, size_of
@@ -103,7 +103,7 @@ class AxisReuse:
 # ---- sums that share the sums of rows
 
 
-def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Sums over different axes of the same data both start with sums of the rows that they share.
 
         T1 = sum(T0: f32[n, g, c, hw], dims=[0, 3])      a weight's gradient, of a group norm
@@ -183,7 +183,7 @@ def _split_dims(whole: Part, record: OpRecord, columns: Axes) -> TwoSteps:
 # ---- sums of short runs
 
 
-def short_runs(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def short_runs(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Sums over outer axes and a few inner elements begin with sums of the columns.
 
         T1 = sum(T0: bf16[n, hw, g, c], dims=[1, 3])     a group norm, channels last; c is 8
@@ -304,7 +304,7 @@ class InPieces:
 # ---- long sums with few results
 
 
-def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Makes long reductions with few results in two steps, so that the whole device has work.
 
         T1 = sum(T0: f32[i0{65536}, i1{1024}], dims=[0])

@@ -21,12 +21,12 @@ from thunder_fuser.ir.record import (
 from thunder_fuser.ir.rules.host_scalars import computed
 from thunder_fuser.ir.rules.type_rules import ValueType, types_of
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.presegment.rewrite import Rule
+from thunder_fuser.presegment.rewrite import RewriteRule
 
 _UNIT = frozenset([Literal.of(1), Literal.of(1.0)])
 
 
-def share_results(fusion: Fusion) -> Rule:
+def share_results(fusion: Fusion) -> RewriteRule:
     """A result that is a reshape of an argument becomes a view of it, if its layout allows one.
 
         T1 = reshape(T0: f32[i0{4}, i1{6}], new_shape=[24]); add_output(T1, shares=True)
@@ -65,7 +65,7 @@ def _shared(record: OpRecord, fusion: Fusion, whole: set[str]) -> OpRecord:
     return OpRecord("add_output", (source,), (), attrs)
 
 
-def fold_scalars(fusion: Fusion) -> Rule:
+def fold_scalars(fusion: Fusion) -> RewriteRule:
     """Sizes, casts and arithmetic of literals become literals. Results stay computed.
 
         S1 = size(T0: f32[i0{8}], dim=0); T2 = cast(S1, Float); T3 = truediv(T9, T2)
@@ -122,7 +122,7 @@ def _may_stand_for(name: str, known: Mapping[str, Number], fusion: Fusion) -> bo
     return True
 
 
-def remove_empty(fusion: Fusion) -> Rule:
+def remove_empty(fusion: Fusion) -> RewriteRule:
     """A pad of an empty tensor becomes its value, and a cat drops operands without elements.
 
     T1 = pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0], 2.0)               ->  T1 = full([8, 4], 2.0)
@@ -153,7 +153,7 @@ def _is_empty(name: str, fusion: Fusion) -> bool:
     return any(size.is_const and size.value == 0 for size in fusion.tensors[name].shape)
 
 
-def remove_trivial_reductions(fusion: Fusion) -> Rule:
+def remove_trivial_reductions(fusion: Fusion) -> RewriteRule:
     """Reductions and scans over axes of size 1, and reductions over none, compute nothing.
 
     T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1])                 ->  T1 = squeeze(T0, dims=[1])
@@ -178,7 +178,7 @@ def remove_trivial_reductions(fusion: Fusion) -> Rule:
     return rule
 
 
-def remove_round_trips(fusion: Fusion) -> Rule:
+def remove_round_trips(fusion: Fusion) -> RewriteRule:
     """Removes casts that change nothing, exact round trips, and `set`s that are no results.
 
     T1 = cast(T0: bf16, Float); T2 = cast(T1, BFloat16)     ->  T0 replaces T2
@@ -220,7 +220,7 @@ def _is_free(fusion: Fusion, name: str) -> bool:
     return record is not None and record.row.kind is OpKind.POINTWISE
 
 
-def remove_common(fusion: Fusion) -> Rule:
+def remove_common(fusion: Fusion) -> RewriteRule:
     """Computes only the first of several expressions with equal op, operands and attributes.
 
     T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
@@ -248,7 +248,7 @@ def remove_common(fusion: Fusion) -> Rule:
     return rule
 
 
-def join_one_plus_tanh(fusion: Fusion) -> Rule:
+def join_one_plus_tanh(fusion: Fusion) -> RewriteRule:
     """1 + tanh(x), the expensive part of gelu's tanh form, becomes one operation.
 
     T1 = tanh(T0); T2 = add(1.0, T1)    ->  T2 = one_plus_tanh(T0)
@@ -273,7 +273,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Rule:
     return rule
 
 
-def remove_dead(fusion: Fusion) -> Rule:
+def remove_dead(fusion: Fusion) -> RewriteRule:
     """Removes expressions that no result needs. Inputs stay, since callers pass them.
 
     T1 = exp(T0); T2 = sin(T0); add_output(T2)  ->  T2 = sin(T0); add_output(T2)

@@ -21,7 +21,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 from thunder_fuser.ir.strides import stride_order_of
-from thunder_fuser.presegment.rewrite import Rule
+from thunder_fuser.presegment.rewrite import RewriteRule
 from thunder_fuser.schedule.axes import order_in_memory, order_over, summed_order
 from thunder_fuser.target import Target
 
@@ -35,7 +35,7 @@ class _Copy:
     readers: tuple[OpRecord, ...]
 
 
-def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> Rule:
+def unify_memory_order(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
     """Copies arguments of another memory order, where reading them costs more than to copy."""
     if target.is_cpu:
         return {}

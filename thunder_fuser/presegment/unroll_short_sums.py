@@ -25,24 +25,24 @@ from collections.abc import Callable, Iterator
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.presegment.rewrite import Chain, Rule
+from thunder_fuser.presegment.rewrite import Chain, RewriteRule
 
 MOST = 8  # elements of a short sum
 _ELSEWHERE = ("slice", "pad", "cat", "flip")  # ops that read at other places than they write
 
 
-def unroll_short_sums(fusion: Fusion) -> Rule:
+def unroll_short_sums(fusion: Fusion) -> RewriteRule:
     """Turns short sums that are read at other places than their own into additions."""
     moved = _moved(fusion)
     return _unrolled(fusion, lambda name: name in moved)
 
 
-def unroll_middle_sums(fusion: Fusion) -> Rule:
+def unroll_middle_sums(fusion: Fusion) -> RewriteRule:
     """Turns short sums over an axis between two others into additions."""
     return _unrolled(fusion, lambda name: _is_between(fusion, name))
 
 
-def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Rule:
+def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> RewriteRule:
     """Turns short sums into additions if the predicate is true for their names."""
 
     def rule(record: OpRecord) -> OpRecord | list[OpRecord]:

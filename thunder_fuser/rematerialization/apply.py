@@ -31,8 +31,8 @@ from thunder_fuser.analysis.repeats import is_costly
 from thunder_fuser.ir.op_schema import Op as OpRow
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.rematerialization.forward import Forward, Operation, Value
-from thunder_fuser.rematerialization.plan import Machine, Plan, plan
+from thunder_fuser.rematerialization.forward import Forward, ForwardValue, Operation
+from thunder_fuser.rematerialization.plan import CutPlan, Machine, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
 from thunder_fuser.trace.dataflow import DataFlow, with_what_they_view
 from thunder_fuser.trace.op import Op
@@ -73,7 +73,7 @@ class Recomputation:
     """
 
     forward: Forward
-    plan: Plan
+    plan: CutPlan
     copies: dict[str, tuple[str, ...]]
     kinds: dict[str, str]
     stages: int
@@ -168,7 +168,7 @@ class _Reader:
         times = max((self.repeats.get(out.name, 1) for out in makes(leaf)), default=1)
         return 0 if row is None or not is_costly(row) else (times - 1) * _operations(leaf)
 
-    def _value(self, out: Proxy, op: Op) -> Value:
+    def _value(self, out: Proxy, op: Op) -> ForwardValue:
         tags = {
             STORED: out.name in self.stored,
             WRITTEN: out.name in self.stored_again and not op.is_view,
@@ -176,7 +176,7 @@ class _Reader:
             RANDOM: any(leaf.sym.id in _DRAWN for leaf in op.leaves),
         }
         holding = frozenset(tag for tag, holds in tags.items() if holds)
-        return Value(out.name, bytes_of(out), out.name in self.needed, holding)
+        return ForwardValue(out.name, bytes_of(out), out.name in self.needed, holding)
 
     def _refusal(self, op: Op) -> str:
         if not op.is_fusible:

@@ -11,7 +11,7 @@ from thunder_fuser.rematerialization.policy import Tags
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ForwardValue:
     """A result of the forward; needed: the backward reads it."""
 
     name: str
@@ -29,7 +29,7 @@ class Operation:
 
     name: str
     inputs: tuple[str, ...]
-    outputs: tuple[Value, ...]
+    outputs: tuple[ForwardValue, ...]
     operations: int = 0
     refusal: str = ""
     region: int | None = None
@@ -45,7 +45,7 @@ class Forward:
     arguments: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
-    def values(self) -> dict[str, Value]:
+    def values(self) -> dict[str, ForwardValue]:
         return {value.name: value for op in self.operations for value in op.outputs}
 
     @cached_property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Forward, a policy, a machine -> a Plan: what is kept and what is recomputed.
+"""A Forward, a policy, a machine -> a CutPlan: what is kept and what is recomputed.
 
 Note [Bounded chains]: x1 = x0 + a1, x2 = x1 + a2, ... is a stream: each value is computed from the
 one before, in another region. To recompute xk from x0, a region would read all of a1 ... ak: it
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.rematerialization.cut import CutGraph, Node, minimum_cut
-from thunder_fuser.rematerialization.forward import Forward, Operation, Value
+from thunder_fuser.rematerialization.forward import Forward, ForwardValue, Operation
 from thunder_fuser.rematerialization.policy import (
     CHECKPOINT,
     FREE,
@@ -74,7 +74,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CutPlan:
     """The names of kept values, the places of recomputed operations, and what both cost.
 
     bytes, before: kept for the backward, with the policy and without; time, time_before: estimated
@@ -90,12 +90,12 @@ class Plan:
     time_before: float
 
 
-def plan(forward: Forward, policy: Policy, machine: Machine) -> Plan:
+def plan(forward: Forward, policy: Policy, machine: Machine) -> CutPlan:
     """The cut that the policy asks for."""
     problem = _Problem(forward, policy, machine, policy.stages)
     best = problem.cut(policy.share)
     before = [value for value in forward.values.values() if value.needed]
-    return Plan(
+    return CutPlan(
         repr(policy),
         tuple(name for name in forward.values if name in best.names),
         best.again,
@@ -165,7 +165,7 @@ class _Problem:
                 low = weight + 1
         return best
 
-    def time_to_keep(self, value: Value) -> int:
+    def time_to_keep(self, value: ForwardValue) -> int:
         """A read by the backward, and a write by the forward unless it is stored in any case."""
         times = 1 if STORED in value.tags else 2
         return self.machine.time(Cost(times * value.bytes))

@@ -51,7 +51,7 @@ class Cost:
     operations: int = 0
 
 
-Choose = Callable[[str, int, Cost, Tags], Choice]
+PolicyFunction = Callable[[str, int, Cost, Tags], Choice]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,7 +63,7 @@ class Policy:
     """
 
     text: str
-    choose: Choose
+    choose: PolicyFunction
     stages: int = 0
     share: float = 1.0
 

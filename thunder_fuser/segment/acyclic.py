@@ -17,7 +17,7 @@ from thunder_fuser.base.union_find import UnionFind
 MOST_STEPS = 512  # of a search; beyond it a path is assumed
 
 
-class Order:
+class GroupOrder:
     """Ranks and edges of groups. `find` maps a merged group to the one that it is now part of."""
 
     def __init__(self, before: Sequence[Iterable[int]]) -> None:

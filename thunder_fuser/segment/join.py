@@ -20,7 +20,7 @@ from thunder_fuser.schedule.joined import JoinedKernels
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Reduction, rows_of_product
 from thunder_fuser.segment.acceptance import Acceptance
-from thunder_fuser.segment.acyclic import Order
+from thunder_fuser.segment.acyclic import GroupOrder
 from thunder_fuser.segment.candidate import Candidate, external, owners
 
 
@@ -37,7 +37,7 @@ def _joined(
     """The candidates, in which those of a line are one if a scheduler takes them together."""
     owner, groups = owners(candidates), dict(enumerate(candidates))
     reads = [external(acceptance.info, candidate.exprs) for candidate in candidates]
-    order = Order([[owner[name] for name in names if name in owner] for names in reads])
+    order = GroupOrder([[owner[name] for name in names if name in owner] for names in reads])
     for line in lines:
         for pair in pairwise(line):
             a, b = sorted(map(order.find, pair))

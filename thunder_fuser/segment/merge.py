@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 
 from thunder_fuser.schedule.scheduler import NoMatch
 from thunder_fuser.segment.acceptance import NAME, Acceptance
-from thunder_fuser.segment.acyclic import Order
+from thunder_fuser.segment.acyclic import GroupOrder
 from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.units import Summary, merged, stored_axes, wasted
 
@@ -145,7 +145,7 @@ class Groups:
         self.owner = {name: at for at, unit in enumerate(units) for name in unit.stores}
         self.refused: dict[Pair, tuple[NoMatch, ...]] = {}
         inner_reads = [[name for name in unit.reads if name in self.owner] for unit in units]
-        self.order = Order([[self.owner[name] for name in names] for names in inner_reads])
+        self.order = GroupOrder([[self.owner[name] for name in names] for names in inner_reads])
 
     def gain(self, a: int, b: int) -> float:
         """The cost that merging two groups saves; an estimate if both compute one expression."""

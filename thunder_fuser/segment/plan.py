@@ -17,7 +17,7 @@ from thunder_fuser.schedule.scheduler import Match, NoMatch
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class KeptBuffer:
     """A value that stays on chip between passes over it. bytes: of one row of it."""
 
     name: str
@@ -41,7 +41,7 @@ class Segment:
     match: Match
     edge_bytes: int = 0
     params: HeuristicParams | None = None
-    persistent_buffers: tuple[Buffer, ...] = ()
+    persistent_buffers: tuple[KeptBuffer, ...] = ()
 
     @property
     def part(self) -> Part:
@@ -89,7 +89,7 @@ def _with_params(segment: Segment) -> Segment:
     if scheduled is None:
         return segment
     kept = (
-        Buffer(b.point.name, segment.part.tensors[b.point.name].dtype, b.bytes, b.memory)
+        KeptBuffer(b.point.name, segment.part.tensors[b.point.name].dtype, b.bytes, b.memory)
         for b in scheduled.persistent
     )
     return replace(segment, params=scheduled.params, persistent_buffers=tuple(kept))

@@ -23,7 +23,7 @@ from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder_fuser.base.threads import first_time
 from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import OptionError, OptionWarning, unknown_name
-from thunder_fuser.options import OPTIONS, Value, option, unknown_variables
+from thunder_fuser.options import OPTIONS, OptionValue, option, unknown_variables
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.store.store import root_of
 
@@ -44,7 +44,7 @@ WORDS = {
 }
 
 
-def options_of_jit() -> dict[str, Value]:
+def options_of_jit() -> dict[str, OptionValue]:
     """The fuser's options among thunder.jit's keywords; OptionError for one that does not exist."""
     data = get_compile_data()
     if data is None:
@@ -66,7 +66,7 @@ def options_of_jit() -> dict[str, Value]:
     }
 
 
-def jit_option(name: str) -> Value:
+def jit_option(name: str) -> OptionValue:
     """The value of an option in the running compilation: thunder.jit's keyword, or what is in
     force."""
     return options_of_jit().get(name, option(name))
@@ -78,7 +78,7 @@ def may_differentiate() -> bool:
     return data is None or data.is_grad_enabled
 
 
-def check_options(of_jit: Mapping[str, Value]) -> None:
+def check_options(of_jit: Mapping[str, OptionValue]) -> None:
     """Raises OptionError for the first bad value, in force or of a jit; warns of each environment
     variable that looks like an option and is none."""
     for name, value in (*((name, option(name)) for name in OPTIONS), *of_jit.items()):
@@ -103,18 +103,18 @@ def problem_of(name: str) -> str:
     return ""
 
 
-def _check(name: str, value: Value) -> None:
+def _check(name: str, value: OptionValue) -> None:
     """Raises OptionError for a value of the right type that the option does not take."""
     if name in _CHECKS:
         _CHECKS[name](value)
 
 
-def _check_prefix(value: Value) -> None:
+def _check_prefix(value: OptionValue) -> None:
     if not str(value).isidentifier():
         raise OptionError("option name_prefix", expected="a Python name", got=repr(value))
 
 
-def _check_dump(value: Value) -> None:
+def _check_dump(value: OptionValue) -> None:
     """Checks the folder without making it: one that does not exist needs a writable parent."""
     path = Path(str(value))
     above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
@@ -123,7 +123,7 @@ def _check_dump(value: Value) -> None:
         raise OptionError("option dump", expected=expected, got=f"{path} (below {above})")
 
 
-_CHECKS: Mapping[str, Callable[[Value], object]] = {
+_CHECKS: Mapping[str, Callable[[OptionValue], object]] = {
     "name_prefix": _check_prefix,
     "dump": _check_dump,
     "cache_dir": lambda value: value and root_of(str(value)),

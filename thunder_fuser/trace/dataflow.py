@@ -15,18 +15,18 @@ from thunder.core.prims import PrimIDs
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.base.union_find import UnionFind
 from thunder_fuser.trace.op import Op, alike
-from thunder_fuser.trace.proxies import FENCES, Names
+from thunder_fuser.trace.proxies import FENCES, NameTuple
 
 
 class Memory:
     """Which values may share memory."""
 
-    def __init__(self, groups: Iterable[Names] = ()) -> None:
+    def __init__(self, groups: Iterable[NameTuple] = ()) -> None:
         self._classes: UnionFind[str] = UnionFind()
         self._members: dict[str, set[str]] = {}  # by the name of their class
         self.join(groups)
 
-    def join(self, groups: Iterable[Names]) -> None:
+    def join(self, groups: Iterable[NameTuple]) -> None:
         """Adds groups of names of which all may share one memory."""
         for first, *others in filter(None, groups):
             members = self._members.setdefault(self.of(first), {first})

@@ -13,7 +13,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_fuser.trace.proxies import VIEWS, Names, makes, parts, reads, shared_by, written_by
+from thunder_fuser.trace.proxies import VIEWS, NameTuple, makes, parts, reads, shared_by, written_by
 
 Kinds = frozenset[PrimIDs | str]
 MOST_OPS = 256  # of a region that others may join
@@ -99,8 +99,8 @@ class Op:
     is_backward: bool
     place: Hashable
     kinds: Kinds
-    writes: tuple[Names, ...] = ()
-    shares: tuple[Names, ...] = ()
+    writes: tuple[NameTuple, ...] = ()
+    shares: tuple[NameTuple, ...] = ()
     region: int | None = None
 
     @property

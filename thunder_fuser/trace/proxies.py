@@ -51,7 +51,7 @@ SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
 NEW_MEMORY = "new memory"  # a tag of primitives here: what they make shares no memory
 _OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD, NEW_MEMORY}
 
-Names = tuple[str, ...]
+NameTuple = tuple[str, ...]
 
 
 def reads(bsym: BoundSymbol) -> list[Proxy]:
@@ -90,7 +90,7 @@ def renamed_by(bsym: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
     return (pair for part in parts(bsym) for pair in zip(reads(part), makes(part), strict=False))
 
 
-def written_by(bsym: BoundSymbol) -> Iterator[Names]:
+def written_by(bsym: BoundSymbol) -> Iterator[NameTuple]:
     """Each tensor it writes, by old and new name; a fence counts as a write of all its operands."""
     for part in parts(bsym):
         if part.sym.id in COPIES:
@@ -99,7 +99,7 @@ def written_by(bsym: BoundSymbol) -> Iterator[Names]:
             yield _names(part)
 
 
-def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[Names]:
+def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[NameTuple]:
     """The operands and results of each part that may give back the memory of an operand.
 
     Thunder's primitives allocate their results, except those in _SHARING. So do ops with a tag of
@@ -142,7 +142,7 @@ def bytes_of(proxy: Proxy) -> int:
     return elements_of(proxy) * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
 
 
-def _names(bsym: BoundSymbol) -> Names:
+def _names(bsym: BoundSymbol) -> NameTuple:
     return tuple(proxy.name for proxy in (*reads(bsym), *makes(bsym)))
 
 

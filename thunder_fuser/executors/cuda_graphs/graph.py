@@ -27,7 +27,7 @@ LEAST_HANDED = 1 << 16  # bytes of a forward's result that is not copied
 Result = Callable[[Sequence[Any], Mapping[int, torch.Tensor]], Any]
 
 
-class Recorder(Protocol):
+class Capturer(Protocol):
     """An object that captures functions on one device; see runtime/cuda_graphs.py."""
 
     lock: threading.Lock  # noqa: TID251  a type
@@ -54,7 +54,7 @@ class Graph:
     """
 
     def __init__(
-        self, recorder: Recorder, run: Function, args: Sequence[Any], *, copied: Sequence[int],
+        self, recorder: Capturer, run: Function, args: Sequence[Any], *, copied: Sequence[int],
         lasting: Sequence[int], saved: Sequence[int], handed: Sequence[int], room: int = 0,
         lent: Sequence[int] = (), apart: bool = False, lender: Graph | None = None,
     ) -> None:  # fmt: skip

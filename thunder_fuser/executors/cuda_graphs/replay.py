@@ -26,10 +26,10 @@ from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import Recent, cached_property, first_time
 from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import CaptureBusyError, GraphWarning
-from thunder_fuser.executors.cuda_graphs.graph import Graph, Recorder, storage_of
+from thunder_fuser.executors.cuda_graphs.graph import Capturer, Graph, storage_of
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.host.call.dispatch import make_dispatch
-from thunder_fuser.options import Value, in_force
+from thunder_fuser.options import OptionValue, in_force
 from thunder_fuser.runtime.cuda_graphs import Function
 
 _IN_SEGMENTS = 1 << 20, 10 << 20  # bytes: what is larger has a segment of its own
@@ -77,7 +77,7 @@ class Graphs:
     shapes than that in turn captures no graph, instead of one at each call.
     """
 
-    def __init__(self, recorder: Recorder, most: int) -> None:
+    def __init__(self, recorder: Capturer, most: int) -> None:
         self.recorder = recorder
         self.kept: Recent[Graph] = Recent(lambda: most)
         self._called: Recent[bool] = Recent(lambda: most)
@@ -130,7 +130,7 @@ class GraphSegment:
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
         *, apart: Callable[[], Function], names: Sequence[str], saved: Sequence[int],
-        lent: Sequence[int], handed: Sequence[int], options: Mapping[str, Value],
+        lent: Sequence[int], handed: Sequence[int], options: Mapping[str, OptionValue],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
         self.text, self.length = counted(names), len(names)

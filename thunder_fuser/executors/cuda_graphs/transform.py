@@ -38,11 +38,11 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.cuda_graphs.graph import LEAST_HANDED, Recorder
+from thunder_fuser.executors.cuda_graphs.graph import LEAST_HANDED, Capturer
 from thunder_fuser.executors.cuda_graphs.replay import Graphs, GraphSegment, Input
 from thunder_fuser.executors.run.region_callable import bind_callable
 from thunder_fuser.executors.support.check import ACROSS_RANKS
-from thunder_fuser.options import Value, in_force, option
+from thunder_fuser.options import OptionValue, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
 from thunder_fuser.runtime.driver_graphs import keep
 from thunder_fuser.runtime.graph_pools import taken
@@ -93,7 +93,7 @@ class CudaGraphs(Transform):  # type: ignore[misc]
 
     keeps_order = True  # no call moves (run/bind.py)
 
-    def __init__(self, data: CompileData | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(self, data: CompileData | None = None, recorder: Capturer | None = None) -> None:
         self._data = data and ref(data)
         self._recorder = recorder
         self.graphs: dict[torch.device, Graphs] = {}
@@ -117,7 +117,7 @@ class CudaGraphs(Transform):  # type: ignore[misc]
             self.saved = frozenset(p.name for p in tensors if p.name not in names)
         split, options = from_trace(trace), options_of_jit()
         with in_force(options):
-            pieces = _Split(trace.bound_symbols, self, is_backward, options)
+            pieces = _CaptureRuns(trace.bound_symbols, self, is_backward, options)
             split.bound_symbols = [*pieces.bound_symbols()]
         split.set_provenance(TraceProvenance("CUDA graphs"))
         return split
@@ -237,12 +237,12 @@ def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
 # --------------------------------------------------------------------------------------- pieces
 
 
-class _Split:
+class _CaptureRuns:
     """The calls of a trace in order, with runs of capturable calls as pieces."""
 
     def __init__(
         self, bsyms: Sequence[BoundSymbol], owner: CudaGraphs, is_backward: bool,
-        options: Mapping[str, Value],
+        options: Mapping[str, OptionValue],
     ) -> None:  # fmt: skip
         self.bsyms, self.owner, self.is_backward = bsyms, owner, is_backward
         self.options = options

@@ -40,7 +40,7 @@ from thunder_fuser.ir.rules.type_rules import Typed, ValueType, common_type
 from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_descriptor
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 from thunder_fuser.trace.proxies import RENAMES, makes, reads, renamed_by
-from thunder_fuser.trace.rewrites.approximate import Accuracy
+from thunder_fuser.trace.rewrites.approximate import Approximation
 
 _HALVES = (DataType.Half, DataType.BFloat16)
 _NARROW = (DataType.Int8, DataType.Bool)
@@ -222,7 +222,7 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     """Records one primitive, with its results in the types of the trace."""
     args = _resolve(arguments_of(bsym), env)
     kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
-    if Accuracy.APPROXIMATE in bsym.tags:
+    if Approximation.APPROXIMATE in bsym.tags:
         kwargs["short"] = True
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)

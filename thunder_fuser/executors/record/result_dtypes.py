@@ -44,7 +44,7 @@ from thunder_fuser.trace.proxies import makes, reads
 Support = Callable[[BoundSymbol], "Reject | None"]
 # The types of the results; why torch refuses the call; None if it is unknown.
 Answer = tuple[DataType, ...] | Reject | None
-Types = Mapping[str, DataType | None]
+DTypesByName = Mapping[str, DataType | None]
 
 _UNKNOWN = (AttributeError, KeyError, NotImplementedError, TypeError)
 _REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
@@ -157,7 +157,7 @@ def may_differ(tensors: Sequence[TensorProxy]) -> bool:
     return any(not tensor.ndim or data_type(tensor.dtype) in EXACT | FLOAT8 for tensor in tensors)
 
 
-def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
+def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: DTypesByName) -> Answer:
     """The types in torch: of a composite's function, or of one that the torch executor claimed.
 
     types: the real types of tensors that do not have the trace's.
@@ -200,7 +200,7 @@ def _functions_by_id() -> dict[Any, Callable[..., Any]]:
     return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
 
 
-def as_meta(value: Any, types: Types) -> Any:
+def as_meta(value: Any, types: DTypesByName) -> Any:
     if isinstance(value, TensorProxy):
         dtype = types[value.name] if value.name in types else data_type(value.dtype)
         if dtype is None:

@@ -40,7 +40,7 @@ from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import makes
 
-Views = Callable[..., list[torch.Tensor]]
+ViewFunction = Callable[..., list[torch.Tensor]]
 
 
 def torch_function(region: Region, name: str) -> Callable[..., Any]:
@@ -79,12 +79,12 @@ class _NeedsCopyError(Exception):
     """A view cannot make this change of layout."""
 
 
-def view_function(region: Region) -> Views:
+def view_function(region: Region) -> ViewFunction:
     """The calls of torch as one function; a reshape copies if it must."""
     return _function(region, "reshape")
 
 
-def views_for(region: Region, args: Sequence[torch.Tensor]) -> Views | None:
+def views_for(region: Region, args: Sequence[torch.Tensor]) -> ViewFunction | None:
     """The function for arguments with such strides; None if a result must be a copy."""
     views = _function(region, "view")
     try:
@@ -94,7 +94,7 @@ def views_for(region: Region, args: Sequence[torch.Tensor]) -> Views | None:
     return views
 
 
-def _function(region: Region, reshape: str) -> Views:
+def _function(region: Region, reshape: str) -> ViewFunction:
     names = {proxy.name: f"a{at}" for at, proxy in enumerate(region.inputs)}
     sources, steps = dict(names), {name: list[str]() for name in names.values()}
     for leaf in region.leaves:
@@ -136,7 +136,7 @@ def _lines_of(
     return [*either, *(f"    {line}" for line in chain)]
 
 
-def _direct(views: Views, a: str, shape: Sequence[Any], wanted: Sequence[str]) -> list[str]:
+def _direct(views: ViewFunction, a: str, shape: Sequence[Any], wanted: Sequence[str]) -> list[str]:
     """The lines for a contiguous argument; none if a result would be no view of it."""
     if not all(type(size) is int for size in shape):
         return []

@@ -35,7 +35,7 @@ from thunder_fuser.executors.regions.boundary import (
     by_torch,
     edges_of,
 )
-from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, Views, only
+from thunder_fuser.executors.regions.region import NO_VIEWS, Item, Region, ViewsByName, only
 from thunder_fuser.executors.support.check import device_of, leaves_of
 from thunder_fuser.executors.support.index_rows import CALLS
 from thunder_fuser.options import option
@@ -177,7 +177,7 @@ class Formed(NamedTuple):
     exits: tuple[BoundSymbol, ...] = ()
 
     @staticmethod
-    def of(ops: Sequence[Op], outputs: Iterable[str], views: Views = NO_VIEWS) -> Formed:
+    def of(ops: Sequence[Op], outputs: Iterable[str], views: ViewsByName = NO_VIEWS) -> Formed:
         """The region of these ops that returns the results with these names.
 
         views: {name: view outside of the region that it may repeat}.
@@ -187,7 +187,7 @@ class Formed(NamedTuple):
         return Formed(whole.narrowed(wanted, views), exits)
 
 
-def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Formed | Reject:
+def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: ViewsByName) -> Formed | Reject:
     """The region of the ops inside of the edges, or why torch runs all of them."""
     chosen, members = [ops[at] for at in edges.inside], set(edges.inside)
     results = [name for op in chosen for name in op.made_names]

@@ -24,7 +24,7 @@ from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.trace.proxies import VIEWS
 
 
-class _Views(NamedTuple):
+class _ViewChain(NamedTuple):
     """Views of a region's result, one of the other: base, and what made the last one of it."""
 
     base: Proxy
@@ -43,7 +43,7 @@ class _Views(NamedTuple):
 
 def drop_identity_views(plan: Plan) -> Plan:
     """Reads a region's result itself where views would give it back."""
-    known = {proxy.name: _Views(proxy) for region in plan.regions for proxy in region.outputs}
+    known = {proxy.name: _ViewChain(proxy) for region in plan.regions for proxy in region.outputs}
     returned = {proxy.name for proxy in plan.returned}
     # The user gets a tensor once: a second result may share its memory, but is another one.
     once = plan.flow.written | (known.keys() & returned)
@@ -57,7 +57,7 @@ def drop_identity_views(plan: Plan) -> Plan:
         if operand.name not in known:
             continue
         base, leaves = known[operand.name]
-        views = known[result.name] = _Views(base, (*leaves, *leaves_of(item)))
+        views = known[result.name] = _ViewChain(base, (*leaves, *leaves_of(item)))
         readers = [plan.items[at] for at in plan.readers.get(result.name, ())]
         is_free = once.isdisjoint((base.name, result.name)) and not any(
             isinstance(reader, Region) for reader in readers

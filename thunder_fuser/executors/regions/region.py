@@ -18,8 +18,8 @@ from thunder_fuser.source.lines import line_of
 from thunder_fuser.trace.op import Kinds, Op
 from thunder_fuser.trace.proxies import MOVES, VIEWS, makes, parts, reads
 
-Views = Mapping[str, BoundSymbol]
-NO_VIEWS: Views = {}
+ViewsByName = Mapping[str, BoundSymbol]
+NO_VIEWS: ViewsByName = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Region:
         number = -1 if ops[0].region is None else ops[0].region
         return Region(leaves, (), (), ops[0].is_backward, where, number)
 
-    def narrowed(self, outputs: Iterable[str], views: Views = NO_VIEWS) -> Region:
+    def narrowed(self, outputs: Iterable[str], views: ViewsByName = NO_VIEWS) -> Region:
         """The part of the region that these results depend on.
 
         views: {name: view outside of the region that it may repeat}.
@@ -103,7 +103,7 @@ def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundS
     return tuple(reversed(kept))
 
 
-def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbol, ...]:
+def _with_views(leaves: Sequence[BoundSymbol], views: ViewsByName) -> tuple[BoundSymbol, ...]:
     """The primitives, preceded by the outside views that they read, directly or through views."""
     results = {out.name for leaf in leaves for out in makes(leaf)}
     front: dict[str, BoundSymbol] = {}

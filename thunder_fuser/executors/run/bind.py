@@ -24,7 +24,7 @@ from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, RegionMemory
 from thunder_fuser.executors.regions.region import Item, Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, bind_callable, callable_of
 from thunder_fuser.executors.support.check import leaves_of
-from thunder_fuser.options import Value, option
+from thunder_fuser.options import OptionValue, option
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -32,7 +32,7 @@ _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools k
 
 
 def bind_plan(
-    plan: Plan, recomputation: Recomputation | None, options: Mapping[str, Value]
+    plan: Plan, recomputation: Recomputation | None, options: Mapping[str, OptionValue]
 ) -> TraceCtx:
     """The trace with the regions of a plan as bound symbols. options: those of thunder.jit."""
     if recomputation is not None:  # a recomputed value must have the bits of the forward's
@@ -69,7 +69,7 @@ def bind_region(
     number: int,
     executor: Any,
     *,
-    options: Mapping[str, Value],
+    options: Mapping[str, OptionValue],
     memory: RegionMemory = NO_MEMORY,
     comment: str = "",
     total: int = 0,

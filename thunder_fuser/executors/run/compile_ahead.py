@@ -41,8 +41,8 @@ from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.trace.proxies import makes, reads
 
 Job = Callable[[], object]
-Prepared = tuple[Hashable, Job]  # (a key that equal jobs share, the job)
-Prepare = Callable[[Definition, Sequence[Any], torch.device], Prepared | None]
+KeyedJob = tuple[Hashable, Job]  # (a key that equal jobs share, the job)
+Prepare = Callable[[Definition, Sequence[Any], torch.device], KeyedJob | None]
 
 
 def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
@@ -77,7 +77,7 @@ def compiles_ahead() -> bool:
 
 def prepare_region(
     definition: Definition, args: Sequence[Any], device: torch.device
-) -> Prepared | None:
+) -> KeyedJob | None:
     """The job that plans and compiles a definition's program for arguments like these.
 
     None if that needs numbers of the call.
@@ -97,7 +97,7 @@ def _key(value: Any) -> InputKey:
     return InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(place))
 
 
-def _prepared(call: RegionCallable, values: Values, prepare: Prepare) -> Prepared | None:
+def _prepared(call: RegionCallable, values: Values, prepare: Prepare) -> KeyedJob | None:
     """The job of a region, if it has one."""
     args, device = [values[proxy.name] for proxy in call.region.inputs], _device(call.region)
     try:

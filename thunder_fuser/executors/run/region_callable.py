@@ -54,7 +54,7 @@ from thunder_fuser.host.call.dispatch import CHECKED, WRITTEN, make_dispatch, on
 from thunder_fuser.host.call.recompiles import note_miss
 from thunder_fuser.host.observe.script import repro_text
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.options import Value, in_force, option
+from thunder_fuser.options import OptionValue, in_force, option
 from thunder_fuser.source.lines import line_of, span_of
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -93,7 +93,7 @@ class RegionCallable:
         region: Region,
         memory: RegionMemory,
         compile_region: Compile,
-        options: Mapping[str, Value],
+        options: Mapping[str, OptionValue],
         *,
         place: str = "a region",
     ) -> None:

@@ -87,8 +87,8 @@ def _both(of_image: Callable[..., Any], of_weights: Callable[..., Any]) -> Calla
     graph = Graph()
     image, weight, gradient, read = map(graph.placeholder, ("image", "weight", "gradient", "read"))
     parts = [
-        _Part(graph, of_image.__self__.graph, (image, read, gradient)),  # type: ignore[attr-defined]
-        _Part(graph, of_weights.__self__.graph, (image, weight, gradient)),  # type: ignore[attr-defined]
+        _Subgraph(graph, of_image.__self__.graph, (image, read, gradient)),  # type: ignore[attr-defined]
+        _Subgraph(graph, of_weights.__self__.graph, (image, weight, gradient)),  # type: ignore[attr-defined]
     ]
     first, second = (part.call_arguments() for part in parts)
     mask = [a or b for a, b in zip(first[_MASK], second[_MASK], strict=True)]
@@ -99,7 +99,7 @@ def _both(of_image: Callable[..., Any], of_weights: Callable[..., Any]) -> Calla
     return GraphModule({}, graph).forward
 
 
-class _Part:
+class _Subgraph:
     """One of the two graphs, copied into that of both."""
 
     def __init__(self, graph: Graph, part: Graph, operands: tuple[Node, ...]) -> None:

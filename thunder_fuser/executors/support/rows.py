@@ -37,7 +37,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.trace.op import Reject
 
-Check = Callable[..., "Reject | None"]
+OpCheck = Callable[..., "Reject | None"]
 Record = Callable[..., Any]
 MAX_RANK = 8
 
@@ -52,7 +52,7 @@ class Row:
     id: PrimIDs | str
     record: Record
     dtypes: frozenset[DataType] = ANY
-    check: Check | None = None
+    check: OpCheck | None = None
     is_call: bool = False
 
     @property
@@ -68,7 +68,7 @@ class Row:
 
 
 def rows(
-    names: str, dtypes: frozenset[DataType], check: Check | None = None, is_call: bool = False
+    names: str, dtypes: frozenset[DataType], check: OpCheck | None = None, is_call: bool = False
 ) -> Iterator[Row]:
     """A row for each of these primitives, recorded as the op with the same name."""
     for name in names.split():
@@ -124,7 +124,7 @@ def check_shape(shape: Sequence[Any]) -> Reject | None:
     return check_sizes(shape)
 
 
-def no_computed(why: str) -> Check:
+def no_computed(why: str) -> OpCheck:
     """A check that refuses numbers, after the first argument, that are known only at the call."""
 
     def check(a: Any, *args: Any, **kwargs: Any) -> Reject | None:

@@ -38,7 +38,7 @@ from thunder_fuser.functions.chunked_loss.rows import (
     RowKernels,
     loss_type,
 )
-from thunder_fuser.options import Value
+from thunder_fuser.options import OptionValue
 
 _TILE = 64  # a chunk is a multiple of it, where it is that long: tiles of a product
 _TWO = 2  # chunks, of which the weight's gradient needs no float32
@@ -80,7 +80,7 @@ class ChunkedLoss:
     rows: int
     needs: NeedsGradient
     recomputes: bool
-    of_jit: Mapping[str, Value] = field(default_factory=dict)
+    of_jit: Mapping[str, OptionValue] = field(default_factory=dict)
     where: str = ""
     ranks: Any = None
     kernels: RowKernels = field(init=False)

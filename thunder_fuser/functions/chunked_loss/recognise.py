@@ -63,7 +63,7 @@ def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
     wanted = [(at, call) for at, call in known if rows_of(call, trains=False)]
     if not wanted:
         return trace
-    facts, matches = _Facts.of(bsyms), {}
+    facts, matches = _TraceUses.of(bsyms), {}
     for at, call in wanted:
         match = _match(bsyms, at, call, facts)
         if isinstance(match, _ProductLoss):
@@ -85,7 +85,7 @@ def losses_in_chunks(trace: TraceCtx, note: Note) -> TraceCtx:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _TraceUses:
     """The primitives and bound symbols of a trace.
 
     makers: {value: its primitive}; places: {value: the place of its bound symbol}; readers: {value:
@@ -100,8 +100,8 @@ class _Facts:
     writes: list[int] = field(default_factory=list)
 
     @staticmethod
-    def of(bsyms: Sequence[BoundSymbol]) -> _Facts:
-        facts = _Facts()
+    def of(bsyms: Sequence[BoundSymbol]) -> _TraceUses:
+        facts = _TraceUses()
         for at, bsym in enumerate(bsyms):
             leaves = [bsym] if bsym.sym.id in (_LOSS, _SUMS) else [*parts(bsym)]
             for leaf in leaves:
@@ -207,7 +207,7 @@ def _moved(move: BoundSymbol, h: Any, width: int) -> Any:
 
 
 def _match(
-    bsyms: Sequence[BoundSymbol], at: int, call: CrossEntropy, facts: _Facts
+    bsyms: Sequence[BoundSymbol], at: int, call: CrossEntropy, facts: _TraceUses
 ) -> _ProductLoss | Reject:
     """The match of the loss at this place, or why there is none."""
     bsym = bsyms[at]
@@ -265,7 +265,7 @@ def _refuses_operands(h: Any, w: Any, b: Any) -> Reject | None:
 class _LogitsPath:
     """The way from the loss's logits back to the product."""
 
-    def __init__(self, facts: _Facts, at: int) -> None:
+    def __init__(self, facts: _TraceUses, at: int) -> None:
         self.facts, self.at = facts, at
         self.product: Any = None
         self.moves: list[BoundSymbol] = []

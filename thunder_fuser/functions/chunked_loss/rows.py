@@ -32,14 +32,14 @@ from thunder_fuser.executors.regions.region import Region
 from thunder_fuser.executors.run.region_callable import RegionCallable, compile_region
 from thunder_fuser.executors.support.check import leaves_of
 from thunder_fuser.functions.define import as_type, wide
-from thunder_fuser.functions.losses import CrossEntropy, Rows, picked
-from thunder_fuser.options import Value
+from thunder_fuser.functions.losses import CrossEntropy, RowSum, picked
+from thunder_fuser.options import OptionValue
 from thunder_fuser.trace.rewrites.approximate import tagged_leaves
 
 # What a model does to its logits, in order: ("div", 30.0), ("tanh", 0.0), ("mul", 30.0).
 Steps = tuple[tuple[str, float], ...]
 NamedTensors = Mapping[str, torch.Tensor | None]
-STATISTICS = Rows._fields
+STATISTICS = RowSum._fields
 SUMS = ("most", "sums", "at_target", "smooth")  # of the columns of one rank
 
 _FORWARD: Mapping[str, Callable[[Any, float], Any]] = {
@@ -78,9 +78,9 @@ class Options:
 class RowKernels:
     """The kernels for chunks of one shape and type, by the names that profiles show."""
 
-    def __init__(self, options: Options, of_jit: Mapping[str, Value], where: str) -> None:
+    def __init__(self, options: Options, of_jit: Mapping[str, OptionValue], where: str) -> None:
         self.options, self._of_jit, self._where = options, of_jit, where
-        self._known: dict[tuple[Any, ...], _Kernel] = {}
+        self._known: dict[tuple[Any, ...], _RowKernel] = {}
         self._functions: Mapping[str, Callable[..., list[Any]]] = {
             "lossTotal": self._total, "lossOfRows": self._losses, "gradientOfRows": self._gradient,
             "sumsOfRows": self._sums, "lossOfSums": self._losses_of_sums,
@@ -94,7 +94,7 @@ class RowKernels:
             region, order = _region(self._functions[name], named, self._where)
             memory = RegionMemory(donated=("x",) * (name == "gradientOfRows"))
             call = RegionCallable(name, region, memory, compile_region, self._of_jit)
-            self._known[key] = _Kernel(call, tuple(p.name for p in region.inputs), order)
+            self._known[key] = _RowKernel(call, tuple(p.name for p in region.inputs), order)
         return self._known[key](named)
 
     # ---- what the kernels compute, of proxies
@@ -149,7 +149,7 @@ class RowKernels:
         self, x: Any, target: Any, scale: Any, weight: Any = None, of_sums: Any = None,
         **statistics: Any,
     ) -> list[Any]:  # fmt: skip
-        values, rows = self._values(x), Rows(**statistics)
+        values, rows = self._values(x), RowSum(**statistics)
         call = self.options.call(values[-1], target, weight)
         softmax = call.softmax(rows)
         g = call.row_gradient(rows, softmax) * ltorch.unsqueeze(scale, 1)
@@ -201,7 +201,7 @@ def _stepped(x: Any, steps: Iterable[tuple[str, float]]) -> list[Any]:
     return values
 
 
-def _counted(call: CrossEntropy, losses: Any, rows: Rows) -> list[Any]:
+def _counted(call: CrossEntropy, losses: Any, rows: RowSum) -> list[Any]:
     """The losses, 0 for ignored rows, and the statistics that there are."""
     kept = [value for value in rows if value is not None]
     return [ltorch.where(call.counted(), losses, 0.0), *kept]
@@ -213,7 +213,7 @@ def _finite(most: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class _RowKernel:
     """A region and the names of its inputs. order: the places of the results among its outputs."""
 
     call: RegionCallable

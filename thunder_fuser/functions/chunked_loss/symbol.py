@@ -65,7 +65,7 @@ def recomputes(reduction: str, with_sums: bool, dtype: Any, needs: NeedsGradient
     return by_row and any(needs)
 
 
-class _Call:
+class _LossCall:
     """One call of the symbol: what it becomes, as symbols that run `ChunkedLoss`."""
 
     def __init__(self, args: Any, needs: NeedsGradient) -> None:
@@ -125,12 +125,12 @@ class _Call:
 
 
 def _without_gradient(*args: Any) -> Any:
-    loss, *sums = _Call(args, (False, False, False)).losses()
+    loss, *sums = _LossCall(args, (False, False, False)).losses()
     return (loss, *sums) if sums else loss
 
 
 def _gradient(*args: Any) -> Any:
-    call = _Call(args, args[-2])
+    call = _LossCall(args, args[-2])
     loss, *kept = call.losses()
     sums = [kept.pop(0)] if call.run.options.with_sums else []
     of_results = [get_grad(result) for result in (loss, *sums)]

@@ -44,7 +44,7 @@ class _Declared:
     bounds: Scalar | None = None
 
 
-Names = dict[str, _Declared]
+Decls = dict[str, _Declared]
 
 
 class _Verifier:
@@ -58,7 +58,7 @@ class _Verifier:
         self.kernel = kernel
         (x, y), grid = kernel.threads, kernel.grid
         self.extents = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
-        self.names: Names = {p.name: _Declared(p) for p in kernel.parameters}
+        self.names: Decls = {p.name: _Declared(p) for p in kernel.parameters}
         self.where: tuple[Scalar, ...] = ()
         self.varying = ""
         self.wrong: dict[int, list[str]] = {}
@@ -70,7 +70,7 @@ class _Verifier:
 
     # ---- statements
 
-    def block(self, statements: Iterable[nodes.Statement], names: Names) -> None:
+    def block(self, statements: Iterable[nodes.Statement], names: Decls) -> None:
         """Checks the statements of a scope."""
         outer, self.names = self.names, dict(names)
         here: set[str] = set()
@@ -157,7 +157,7 @@ class _Verifier:
         self.inside_of(differs, (), branch.otherwise, self.names)
 
     def inside_of(
-        self, differs: str, holds: tuple[Scalar, ...], body: Iterable[nodes.Statement], names: Names
+        self, differs: str, holds: tuple[Scalar, ...], body: Iterable[nodes.Statement], names: Decls
     ) -> None:
         """Checks the body of an If or a loop. differs: its text if threads differ in it, or ""."""
         saved = self.where, self.varying

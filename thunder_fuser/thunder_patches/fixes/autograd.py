@@ -140,7 +140,7 @@ def _refuse_second_derivatives() -> None:
     ThunderFunction.backward = staticmethod(backward)
 
 
-class _Refusal(Function):
+class _OnceDifferentiable(Function):
     """Gradients -> the same, which refuse to be differentiated.
 
     above: the tensors on which they depend. torch's once_differentiable does not know them. So a
@@ -164,7 +164,7 @@ def refusing_another(ctx: Any, reads: Iterable[Any], run: Callable[[], Grads]) -
     above = [*reads, *leaves_of(ctx)]
     with torch.no_grad():
         grads = run()
-    refused: Grads = _Refusal.apply(grads, *(x for x in above if x is not None))
+    refused: Grads = _OnceDifferentiable.apply(grads, *(x for x in above if x is not None))
     return refused
 
 

@@ -32,7 +32,7 @@ from thunder.executors import torchex
 
 from thunder_fuser.thunder_patches.patch import Hooks
 
-Rule = Callable[..., Any]
+GradientRule = Callable[..., Any]
 
 # Differentiable in the complex sense.
 _P = PrimIDs
@@ -76,7 +76,7 @@ def pad_with_real_numbers(_: Hooks) -> None:
     torchex.ex.register_implementation(prims.pad, symbol)
 
 
-def of_complex(rule: Rule, other: Rule) -> Rule:
+def of_complex(rule: GradientRule, other: GradientRule) -> GradientRule:
     """The rule for calls with complex tensors, and the other one for the rest."""
 
     @functools.wraps(other)
@@ -87,7 +87,7 @@ def of_complex(rule: Rule, other: Rule) -> Rule:
     return call
 
 
-def conjugated(rule: Rule) -> Rule:
+def conjugated(rule: GradientRule) -> GradientRule:
     """A rule without conjugates  ->  torch's gradient of complex tensors."""
 
     def call(*args: Any, **kwargs: Any) -> Any:

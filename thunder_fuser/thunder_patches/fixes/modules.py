@@ -108,7 +108,7 @@ def _load_names_of_the_original() -> None:
 # ------------------------------------------------------------------------------------------ copies
 
 
-class _Recipe(NamedTuple):
+class _PickledModule(NamedTuple):
     """What a jitted module is made of. Python pickles all of it."""
 
     model: Any
@@ -120,7 +120,7 @@ class _Recipe(NamedTuple):
     others: dict[str, Any]  # attributes that the user gave to the jitted module
 
 
-def _recipe_of(module: Any) -> _Recipe:
+def _recipe_of(module: Any) -> _PickledModule:
     data, way = module._lc_cd, getattr(module._forward_fn, "fast_path", None)
     if module._lc_transforms or data.langctx is not resolve_language(Languages.TORCH):
         raise CopyError(
@@ -142,7 +142,7 @@ def _recipe_of(module: Any) -> _Recipe:
     ]
     others = {name: value for name, value in vars(module).items() if name not in _OF_THUNDER}
     tensors = module._overrides_parameters, module._overrides_buffers
-    return _Recipe(module._model, jit, executors, options, *tensors, others)
+    return _PickledModule(module._model, jit, executors, options, *tensors, others)
 
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:

@@ -48,7 +48,7 @@ def _without_casts() -> Iterator[None]:
         _casts.reset(token)
 
 
-class _Values(local):
+class _PerThread(local):
     """A value for each thread, made at its first use."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -67,8 +67,8 @@ class _OfThread:
         try:  # tracing reads it for each operation: no call if it is there
             return data.__dict__[self._key].value
         except KeyError:
-            return data.__dict__.setdefault(self._key, _Values(self._make)).value
+            return data.__dict__.setdefault(self._key, _PerThread(self._make)).value
 
     def __set__(self, data: Any, value: Any) -> None:
         known = data.__dict__
-        (known.get(self._key) or known.setdefault(self._key, _Values(self._make))).value = value
+        (known.get(self._key) or known.setdefault(self._key, _PerThread(self._make))).value = value

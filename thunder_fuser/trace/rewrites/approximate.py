@@ -43,7 +43,7 @@ _DIFFERENCES = frozenset({PrimIDs.SUB, PrimIDs.NEG})
 _LARGEST_CAP = 64  # its tanh adds an error of 2^-17 to the exponent, as an approximate exp has
 
 
-class Accuracy(Enum):
+class Approximation(Enum):
     """A tag of bound symbols."""
 
     APPROXIMATE = auto()
@@ -51,7 +51,7 @@ class Accuracy(Enum):
 
 def tag_approximate(prepared: Prepared) -> Prepared:
     """Tags ops whose approximate form is as good for results of 16 bits."""
-    users = _Users([(leaf, op.is_fusible) for op in prepared.ops for leaf in op.leaves])
+    users = _Uses([(leaf, op.is_fusible) for op in prepared.ops for leaf in op.leaves])
     ops: list[Op] = []
     for op in prepared.ops:
         if len(op.leaves) == 1 and users.may_be_approximate(op.leaves[0]):
@@ -63,15 +63,15 @@ def tag_approximate(prepared: Prepared) -> Prepared:
 
 def tagged_leaves(leaves: Sequence[BoundSymbol], results: Collection[str]) -> list[BoundSymbol]:
     """The primitives of one region, tagged by the same rule. results: the values it returns."""
-    users = _Users([(leaf, True) for leaf in leaves], results)
+    users = _Uses([(leaf, True) for leaf in leaves], results)
     return [_tagged(leaf) if users.may_be_approximate(leaf) else leaf for leaf in leaves]
 
 
 def _tagged(leaf: BoundSymbol, others: Collection[Any] = ()) -> BoundSymbol:
-    return leaf.from_bsym(tags=leaf.tags | {*others, Accuracy.APPROXIMATE})
+    return leaf.from_bsym(tags=leaf.tags | {*others, Approximation.APPROXIMATE})
 
 
-class _Users:
+class _Uses:
     """The maker and the readers of each value, and the values that are needed in full precision."""
 
     def __init__(
@@ -109,7 +109,7 @@ class _Users:
             return leaf.sym.id in fits and fits[leaf.sym.id](leaf)
         return rule(self, leaf)
 
-    def all_read(self, value: Proxy, *allowed: Callable[[_Users, BoundSymbol], bool]) -> bool:
+    def all_read(self, value: Proxy, *allowed: Callable[[_Uses, BoundSymbol], bool]) -> bool:
         """True if each reader of the value is one of these."""
         readers = self.readers.get(value.name, [])
         return all(any(fits(self, reader) for fits in allowed) for reader in readers)
@@ -207,7 +207,7 @@ class _Users:
         return self._same(maker.args[0])
 
 
-def _adds(number: float) -> Callable[[_Users, BoundSymbol], bool]:
+def _adds(number: float) -> Callable[[_Uses, BoundSymbol], bool]:
     """A function that is true for x + number."""
     return lambda users, bsym: bsym.sym.id is PrimIDs.ADD and _has_number(bsym, number)
 
@@ -216,12 +216,12 @@ def _has_number(bsym: BoundSymbol, number: float) -> bool:
     return any(isinstance(arg, (int, float)) and arg == number for arg in bsym.args)
 
 
-def _squares(users: _Users, bsym: BoundSymbol) -> bool:
+def _squares(users: _Uses, bsym: BoundSymbol) -> bool:
     lhs, *rhs = reads(bsym)
     return bsym.sym.id is PrimIDs.MUL and [proxy.name for proxy in rhs] == [lhs.name]
 
 
-def _caps_before_exp(users: _Users, bsym: BoundSymbol) -> bool:
+def _caps_before_exp(users: _Uses, bsym: BoundSymbol) -> bool:
     """True for c * x if only exponentials are computed from it, with or without sums between."""
     return _is_cap(bsym) and users.all_read(bsym.output, _ends_in_exp)
 
@@ -232,19 +232,19 @@ def _is_cap(bsym: BoundSymbol) -> bool:
     return bsym.sym.id is PrimIDs.MUL and len(factors) == 1 and abs(factors[0]) <= _LARGEST_CAP
 
 
-def _ends_in_exp(users: _Users, bsym: BoundSymbol) -> bool:
+def _ends_in_exp(users: _Uses, bsym: BoundSymbol) -> bool:
     if bsym.sym.id in _SUMS:
         return users.all_read(bsym.output, _ends_in_exp)
     return bsym.sym.id is PrimIDs.EXP
 
 
-def _halves_before_half(users: _Users, bsym: BoundSymbol) -> bool:
+def _halves_before_half(users: _Uses, bsym: BoundSymbol) -> bool:
     """True for 0.5 * x if only 0.5 + 0.5 * x reads it."""
     is_half = bsym.sym.id is PrimIDs.MUL and _has_number(bsym, 0.5)
     return is_half and users.all_read(bsym.output, _adds(0.5))
 
 
-def _multiplies(users: _Users, division: BoundSymbol) -> bool:
+def _multiplies(users: _Uses, division: BoundSymbol) -> bool:
     """True if the division may be a multiplication by the reciprocal."""
     dividend, divisor = division.args
     if isinstance(divisor, Proxy):
@@ -252,7 +252,7 @@ def _multiplies(users: _Users, division: BoundSymbol) -> bool:
     return bool(divisor) and users._made_by(dividend, PrimIDs.SUM) is None
 
 
-_RULES: dict[Any, Callable[[_Users, BoundSymbol], bool]] = {
+_RULES: dict[Any, Callable[[_Uses, BoundSymbol], bool]] = {
     PrimIDs.DIV: _multiplies,
     PrimIDs.ERF: lambda users, erf: users.all_read(erf.output, _adds(1), _halves_before_half),
     PrimIDs.EXP: lambda users, exp: True,

@@ -39,7 +39,7 @@ def functionalize(prepared: Prepared) -> Prepared:
     if not any(op.kinds & COPIES for op in prepared.ops):
         return prepared
     split = [_parts(prepared, op) for op in prepared.ops]
-    values = _Values([*chain.from_iterable(split)]).of_names
+    values = _NameValues([*chain.from_iterable(split)]).of_names
     if not values:
         return prepared
     ops = [
@@ -63,7 +63,7 @@ def _parts(prepared: Prepared, op: Op) -> tuple[Op, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Name:
+class _MemoryName:
     """A name of a memory that is written in place.
 
     value: a value with the same contents that nothing writes in place. before, seen: the number of
@@ -78,7 +78,7 @@ class _Name:
     is_view: bool = False
 
 
-class _Values:
+class _NameValues:
     """The values of the names of each memory that qualifies: `of_names`."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
@@ -96,7 +96,7 @@ class _Values:
         self._returned = {self._at(name) for op in ops if op.is_return for name in op.read_names}
         self._unfit = of_inputs
         self._new: set[str] = set()
-        self._names: dict[str, _Name] = {}
+        self._names: dict[str, _MemoryName] = {}
         for op in ops:
             if op.only(FENCES):
                 self._fence(op)
@@ -128,7 +128,7 @@ class _Values:
         if not (fits and replaces(source, target)):
             self._unfit.add(memory)
         count = self._writes[memory] = self._writes[memory] + 1
-        self._names[out.name] = _Name(memory, source, count, count)
+        self._names[out.name] = _MemoryName(memory, source, count, count)
 
     def _read(self, op: Op) -> None:
         """A memory with reads of outdated names is unfit; the backward may read older values."""
@@ -140,7 +140,7 @@ class _Values:
                     self._unfit.add(name.memory)
         self._unfit.update(self._at(proxy.name) for proxy in overwritten(op.bsym))
 
-    def _expect_newest(self, name: _Name) -> None:
+    def _expect_newest(self, name: _MemoryName) -> None:
         if name.seen != self._writes[name.memory]:
             self._unfit.add(name.memory)
 
@@ -156,7 +156,7 @@ class _Values:
                 self._unfit.add(memory)
             self._new.add(memory)
             at = max(seen, default=0)
-            self._names[proxy.name] = _Name(memory, proxy, at, at, is_view=bool(seen))
+            self._names[proxy.name] = _MemoryName(memory, proxy, at, at, is_view=bool(seen))
 
 
 def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -> Iterator[Op]:

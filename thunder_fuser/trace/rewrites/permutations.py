@@ -60,14 +60,14 @@ def take_in_old_order(prepared: Prepared) -> Prepared:
     """Takes rows by the inverse of a permutation, instead of scattering them."""
     if not any(op.kinds & _SCATTERS for op in prepared.ops):
         return prepared
-    facts = _Facts()
+    facts = _IndexFacts()
     with tracectx(prepared.trace):
         return prepared.with_ops(
             part for op in prepared.ops for part in _rewritten(op, facts, prepared)
         )
 
 
-def _rewritten(op: Op, facts: _Facts, prepared: Prepared) -> Iterator[Op]:
+def _rewritten(op: Op, facts: _IndexFacts, prepared: Prepared) -> Iterator[Op]:
     facts.read(op)
     scatter = op.leaves[0]
     taken = facts.of_scatter(scatter) if len(op.leaves) == 1 else None
@@ -108,7 +108,7 @@ def _taken_back(
 
 
 @dataclass(slots=True)
-class _Facts:
+class _IndexFacts:
     """What is known of each tensor by its name, and the inverses of permutations.
 
     written: the results of the last in-place copy, the only names whose value a fence keeps.
@@ -235,22 +235,22 @@ class _Facts:
         self.inverses[back.name] = order
 
 
-def _is_negative(facts: _Facts, a: Any, bound: Any = 0) -> Fact:
+def _is_negative(facts: _IndexFacts, a: Any, bound: Any = 0) -> Fact:
     return _ZERO if isinstance(facts.find(a), _Taken) and facts.find(bound) == _ZERO else None
 
 
-def _plus(facts: _Facts, a: Any, b: Any) -> Fact:
+def _plus(facts: _IndexFacts, a: Any, b: Any) -> Fact:
     return facts.find(a) if facts.find(b) == _ZERO else None
 
 
-def _divided(facts: _Facts, a: Any, b: Any) -> Fact:
+def _divided(facts: _IndexFacts, a: Any, b: Any) -> Fact:
     known = facts.find(a)
     if not isinstance(known, _Taken) or type(b) is not int or b < 1:
         return None
     return replace(known, every=known.every * b)
 
 
-def _converted(facts: _Facts, a: Any, dtype: Any) -> Fact:
+def _converted(facts: _IndexFacts, a: Any, dtype: Any) -> Fact:
     known = facts.find(a)
     return known if known == _ZERO or _is_wide(dtype) else None
 
