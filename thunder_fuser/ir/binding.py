@@ -61,8 +61,8 @@ def logical_sizes(
     """
     static = {a.name: a.extent for a in domain.no_reductions if a.extent.is_const}
     known = axis_sizes(domain, static)
-    given = _named(domain.memory, map(wrap, memory))
-    for name, size in given.items():
+    memory_sizes = _named(domain.memory, map(wrap, memory))
+    for name, size in memory_sizes.items():
         _check_equal(domain, name, known.setdefault(name, size), size, what)
     for transform in reversed(domain.transforms):
         if isinstance(transform, Split):
@@ -73,7 +73,7 @@ def logical_sizes(
             _unmerge(known, transform, what)
     sizes = tuple(known[axis.name] for axis in domain.no_reductions)
     again = allocation_sizes(domain, sizes)
-    for (name, size), wanted in zip(given.items(), again, strict=True):
+    for (name, size), wanted in zip(memory_sizes.items(), again, strict=True):
         _check_equal(domain, name, wanted, size, what)
     return sizes
 

@@ -208,15 +208,15 @@ def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
     >>> [str(a) for a in replay((i1,), (Merge("i0", "i1"), Split("i0*i1", 8)))]
     ['i0*i1.o{13}', 'i0*i1.i{8}']
     """
-    return reduce(_replay_one, transforms, domain)
+    return reduce(_replay_transform, transforms, domain)
 
 
-def _replay_one(domain: Domain, transform: Transform) -> Domain:
+def _replay_transform(domain: Domain, transform: Transform) -> Domain:
     names = [axis.name for axis in domain]
     if isinstance(transform, Reorder):
         kept = [name for name in transform.order if name in names]
-        own = [name for name in names if name not in kept]
-        return apply(domain, Reorder((*kept, *own)))
+        unlisted = [name for name in names if name not in kept]
+        return apply(domain, Reorder((*kept, *unlisted)))
     if isinstance(transform, Merge):
         both = [n for n in (transform.outer, transform.inner) if n in names]
         if len(both) == 1:

@@ -86,8 +86,8 @@ class Fusion:
     def inputs(self) -> tuple[str, ...]:
         """Names of the arguments, in order."""
         defines = ("define_tensor", "define_scalar")
-        found = [r for r in self.definition if r.op in defines and not is_found_at_run(r)]
-        return tuple(r.outputs[0] for r in found)
+        arguments = [r for r in self.definition if r.op in defines and not is_found_at_run(r)]
+        return tuple(r.outputs[0] for r in arguments)
 
     @cached_property
     def donated(self) -> frozenset[str]:
@@ -100,24 +100,24 @@ class Fusion:
 
         The place is the number of the offset, or None for the seed.
         """
-        found = [r for r in self.definition if r.attr("drawn") is not None]
+        draws = [r for r in self.definition if r.attr("drawn") is not None]
         offsets = count()
         return tuple(
-            (r.outputs[0], next(offsets) if r.attr("drawn") == "offset" else None) for r in found
+            (r.outputs[0], next(offsets) if r.attr("drawn") == "offset" else None) for r in draws
         )
 
     @cached_property
     def coordinates(self) -> tuple[tuple[str, AttrValue, AttrValue], ...]:
         """Scalars with the coordinates of this device: (name, mesh, dimension of the mesh)."""
-        found = [(r.outputs, r.attr("coordinate")) for r in self.definition]
-        return tuple((n[0], at[0], at[1]) for n, at in found if isinstance(at, tuple))
+        candidates = [(r.outputs, r.attr("coordinate")) for r in self.definition]
+        return tuple((n[0], at[0], at[1]) for n, at in candidates if isinstance(at, tuple))
 
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The results, in order."""
         keys = ("stride_order", "alias", "shape", "apart")
-        found = [record for record in self.definition if record.op == "add_output"]
-        return tuple(Output(*r.inputs, *map(r.attr, keys)) for r in found)  # type: ignore[arg-type]
+        records = [record for record in self.definition if record.op == "add_output"]
+        return tuple(Output(*r.inputs, *map(r.attr, keys)) for r in records)  # type: ignore[arg-type]
 
     @cached_property
     def results(self) -> frozenset[str]:
@@ -131,7 +131,7 @@ class Fusion:
         """
         if output.alias or output.stride_order or output.shape is not None or output.apart:
             return None
-        written = {one.name: one.alias for one in self.outputs if one.alias}
+        written = {other.name: other.alias for other in self.outputs if other.alias}
         return output.name if output.name in written.values() else written.get(output.name)
 
     @cached_property
@@ -142,11 +142,11 @@ class Fusion:
     @cached_property
     def uses(self) -> Mapping[str, tuple[OpRecord, ...]]:
         """The expressions that read each value, in order."""
-        found: dict[str, list[OpRecord]] = {name: [] for name in self.tensors}
+        readers: dict[str, list[OpRecord]] = {name: [] for name in self.tensors}
         for expr in self.exprs:
             for name in dict.fromkeys(names_of(expr)):
-                found[name].append(expr)
-        return {name: tuple(exprs) for name, exprs in found.items()}
+                readers[name].append(expr)
+        return {name: tuple(exprs) for name, exprs in readers.items()}
 
     def __str__(self) -> str:
         """A Python function of a FusionDefinition, with the types in trailing comments."""

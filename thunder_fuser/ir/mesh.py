@@ -43,12 +43,12 @@ class Mesh:
         nested = nested.tolist() if hasattr(nested, "tolist") else nested
         sizes: list[int] = []
         level = [nested]
-        while level and not all(type(one) is int for one in level):
-            lengths = {len(one) if isinstance(one, (list, tuple)) else -1 for one in level}
+        while level and not all(type(entry) is int for entry in level):
+            lengths = {len(entry) if isinstance(entry, (list, tuple)) else -1 for entry in level}
             if len(lengths) != 1 or min(lengths) < 1:
                 raise MeshError("mesh", expected="lists of equal length", got=shown(nested))
             sizes.append(lengths.pop())
-            level = [one for row in level for one in row]
+            level = [entry for row in level for entry in row]
         if not 1 <= len(sizes) <= len(_TYPES) or len(set(level)) != len(level):
             expected = "distinct ranks in one to three dimensions"
             raise MeshError("mesh", expected=expected, got=shown(nested))

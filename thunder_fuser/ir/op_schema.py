@@ -100,9 +100,9 @@ class Op:
         if self.kind is OpKind.REDUCTION and len(after) == 1 and isinstance(after[0], DataType):
             args, kwargs = args[:1], {**kwargs, "dtype": after[0]}
         kept = {k: v for k, v in kwargs.items() if k != WITHOUT_EFFECT.get(self.name)}
-        given = bind(self.parameters, f"ops.{self.name}", args, own_names(self.parameters, kept))
-        defaults = {name: one.default for name, one in self.parameters.parameters.items()}
-        return {**defaults, **given}
+        bound = bind(self.parameters, f"ops.{self.name}", args, own_names(self.parameters, kept))
+        defaults = {name: argument.default for name, argument in self.parameters.parameters.items()}
+        return {**defaults, **bound}
 
     @property
     def operands(self) -> list[str]:
@@ -126,10 +126,10 @@ class Op:
 
 def own_names(signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keywords with nvFuser's names of arguments replaced by the names here."""
-    own, named = signature.parameters, {}
+    parameters, named = signature.parameters, {}
     for name, value in kwargs.items():
-        free = [one for one in ALSO.get(name, ()) if one in own and one not in kwargs]
-        named[free[0] if free and name not in own else name] = value
+        free = [ours for ours in ALSO.get(name, ()) if ours in parameters and ours not in kwargs]
+        named[free[0] if free and name not in parameters else name] = value
     return named
 
 
@@ -140,10 +140,10 @@ def bind(
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
-        parameters = [one for name, one in signature.parameters.items() if name != "self"]
         texts = [
-            one.name if one.default is inspect.Parameter.empty else f"{one.name}={one.default}"
-            for one in parameters
+            name if argument.default is argument.empty else f"{name}={argument.default}"
+            for name, argument in signature.parameters.items()
+            if name != "self"
         ]
         got = str(error).removeprefix("got ")
         raise DefinitionError(call, expected=f"({', '.join(texts)})", got=got) from None

@@ -402,8 +402,8 @@ def _split_multiples(x: Scalar, factor: int) -> tuple[Scalar, Scalar]:
 
 def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
     """x -> (g, big, small) with x == g * big + small, 1 < g | modulus, 0 <= small < g."""
-    found = {greatest_divisor(abs(c), modulus) for _, c in x.terms[0]}
-    for g in sorted(found - {1}, reverse=True):
+    divisors = {greatest_divisor(abs(c), modulus) for _, c in x.terms[0]}
+    for g in sorted(divisors - {1}, reverse=True):
         big, small = _split_multiples(x, g)
         if 0 <= small.lo and small.hi < g:
             return g, big, small

@@ -42,14 +42,14 @@ class Sized(int):
     def __mul__(self, other: int) -> int:
         if isinstance(other, Sized):
             names = tuple(sorted((*self.names, *other.names)))
-            return _made(int(self) * int(other), names, self.base * other.base)
-        return self if other == 1 else _made(int(self) * other, self.names, self.base)
+            return _with_origin(int(self) * int(other), names, self.base * other.base)
+        return self if other == 1 else _with_origin(int(self) * other, self.names, self.base)
 
     def __add__(self, other: int) -> int:
         if other == 0:
             return self
         if isinstance(other, Sized) and self.names == other.names:
-            return _made(int(self) + int(other), self.names, self.base)
+            return _with_origin(int(self) + int(other), self.names, self.base)
         return _opaque(int(self) + int(other), self, "+", other)
 
     def __sub__(self, other: int) -> int:
@@ -67,8 +67,8 @@ class Sized(int):
             if taken - left:
                 return _opaque(value, self, "//", other)
             names = tuple(sorted((left - taken).elements()))
-            return _made(value, names, self.base // other.base)
-        return _made(value, self.names, self.base)
+            return _with_origin(value, names, self.base // other.base)
+        return _with_origin(value, self.names, self.base)
 
     def __rfloordiv__(self, other: int) -> int:
         return _opaque(other // int(self), other, "//", self)
@@ -80,7 +80,7 @@ class Sized(int):
         return _opaque(other % int(self), other, "%", self)
 
     def __neg__(self) -> int:
-        return _made(-int(self), self.names, self.base)
+        return _with_origin(-int(self), self.names, self.base)
 
     def __abs__(self) -> int:
         return self if self > 0 else -self
@@ -101,7 +101,7 @@ class Sized(int):
 
 def sized(name: str, value: int) -> int:
     """A size of the call; a plain int for 0 and 1."""
-    return _made(value, (name,), value)
+    return _with_origin(value, (name,), value)
 
 
 def greatest_divisor(a: int, b: int) -> int:
@@ -111,21 +111,21 @@ def greatest_divisor(a: int, b: int) -> int:
     """
     if isinstance(b, Sized) and not isinstance(a, Sized):
         return gcd(a, int(b), MOST_LANES)
-    found = gcd(int(a), int(b))
-    return a if found == a else (b if found == b else found)
+    divisor = gcd(int(a), int(b))
+    return a if divisor == a else (b if divisor == b else divisor)
 
 
-def _made(value: int, names: tuple[str, ...], base: int) -> int:
+def _with_origin(value: int, names: tuple[str, ...], base: int) -> int:
     if value in (0, 1) or not names:
         return value
-    made = int.__new__(Sized, value)
-    made.names, made.base = names, base
-    return made
+    number = int.__new__(Sized, value)
+    number.names, number.base = names, base
+    return number
 
 
 def _opaque(value: int, a: int, sign: str, b: int) -> int:
     """A number that is no product of sizes. Its name is its formula."""
-    return _made(value, (f"({a} {sign} {b})",), value)
+    return _with_origin(value, (f"({a} {sign} {b})",), value)
 
 
 def label_of(number: Any) -> object:

@@ -22,9 +22,9 @@ def check_stride_order(stride_order: Sequence[int], rank: int) -> tuple[int, ...
     """The order with negative values normalised; StrideOrderError if it is no permutation."""
     order = tuple(p + rank if p < 0 else p for p in stride_order)
     if sorted(order) != list(range(rank)):
-        given, do = list(stride_order), "give each logical axis its own position, 0 for the fastest"
+        wrong, do = list(stride_order), "give each logical axis its own position, 0 for the fastest"
         expected = f"a permutation of 0..{rank - 1}"
-        raise StrideOrderError(f"stride_order {given}", expected=expected, got=str(given), do=do)
+        raise StrideOrderError(f"stride_order {wrong}", expected=expected, got=str(wrong), do=do)
     return order
 
 
@@ -123,13 +123,13 @@ def reshaped_order(
     """
     memory = allocation_of(order)
     place = {axis: at for at, axis in enumerate(memory)}
-    made: dict[int, Sequence[int]] = {}  # by the first axis of a group
-    for own, into in () if 0 in before else reshape_groups(before, after):
-        if any(place[axis] != place[own[0]] + at for at, axis in enumerate(own)):
+    results: dict[int, Sequence[int]] = {}  # by the first axis of a group
+    for group, into in () if 0 in before else reshape_groups(before, after):
+        if any(place[axis] != place[group[0]] + at for at, axis in enumerate(group)):
             return None
-        made[own[0]] = into
-    found = [axis for first in memory for axis in made.get(first, ())]
-    return stride_order_of(found) if len(found) == len(after) else None
+        results[group[0]] = into
+    allocation = [axis for first in memory for axis in results.get(first, ())]
+    return stride_order_of(allocation) if len(allocation) == len(after) else None
 
 
 def reshape_groups(
@@ -138,13 +138,13 @@ def reshape_groups(
     """The groups of axes that a reshape merges, with the axes that it makes of each group."""
     i = j = 0
     while i < len(before) and j < len(after):
-        first, start, sizes, made = i, j, before[i], after[j]
+        first, start, sizes, target = i, j, before[i], after[j]
         i, j = i + 1, j + 1
-        while sizes != made:
-            if sizes < made:
+        while sizes != target:
+            if sizes < target:
                 sizes, i = sizes * before[i], i + 1
             else:
-                made, j = made * after[j], j + 1
+                target, j = target * after[j], j + 1
         is_last = prod(before[i:]) == prod(after[j:]) == 1
         i, j = (len(before), len(after)) if is_last else (i, j)
         yield range(first, i), range(start, j)

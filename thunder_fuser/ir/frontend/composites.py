@@ -76,7 +76,7 @@ class Composites(Quantized, OpMethods):
         bound = OPS["cat"].bind(args, kwargs)
         if checked_argument("cat", "manual_padding", manual_padding, False):
             tensors = checked_argument("cat", "tensors", bound["tensors"], ())
-            bound["tensors"] = [self._before_padding(one) for one in tensors]
+            bound["tensors"] = [self._before_padding(tensor) for tensor in tensors]
         return super().cat(**bound)
 
     def _check_scalar(self, what: str, value: Value) -> None:
@@ -87,12 +87,12 @@ class Composites(Quantized, OpMethods):
 
     def _before_padding(self, padded: Any) -> Tensor:
         name = self._fd.operand(padded, "cat", "tensors")
-        made = next((r for r in self._fd.records if name in r.outputs and r.op == "pad"), None)
-        if made is None or made.attr("value"):
+        padding = next((r for r in self._fd.records if name in r.outputs and r.op == "pad"), None)
+        if padding is None or padding.attr("value"):
             what, do = "cat: manual_padding", "pad each tensor, or leave manual_padding out"
             expected = "tensors that ops.pad made, with the value 0"
             raise DefinitionError(what, expected=expected, got=str(name), do=do)
-        return Tensor(str(made.inputs[0]), self._fd)
+        return Tensor(str(padding.inputs[0]), self._fd)
 
     @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -313,10 +313,10 @@ class Composites(Quantized, OpMethods):
     def in_memory(self, arg: Tensor) -> Tensor:
         """An input itself, also after a cast; else a copy in memory, with readers in other kernels.
         What is computed twice costs more, and its last bits might differ."""
-        made = {name: record for record in self._fd.records for name in record.outputs}
-        record = made[arg.name]
-        while record.op in _EXACT and (source := record.inputs[0]) in made:
-            record = made[str(source)]
+        producers = {name: record for record in self._fd.records for name in record.outputs}
+        record = producers[arg.name]
+        while record.op in _EXACT and (source := record.inputs[0]) in producers:
+            record = producers[str(source)]
         return arg if record.op == "define_tensor" else self.segment_set(arg)
 
     def _place_of(

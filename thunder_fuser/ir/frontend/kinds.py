@@ -104,11 +104,11 @@ class Constant:
     """A scalar known when the fusion is defined. Operators on constants and numbers give more."""
 
     value: Number
-    given: DataType | None = field(default=None, compare=False)
+    declared: DataType | None = field(default=None, compare=False)
 
     def dtype(self) -> DataType:
         """The type that it was defined with; by default Bool, Int or Double, by its value."""
-        return self.given or of_number(self.value)
+        return self.declared or of_number(self.value)
 
     def is_tensor(self) -> bool:
         """False, as of every scalar."""
@@ -120,7 +120,7 @@ def _folded(op: str, name: str, *, swapped: bool = False) -> Callable[..., Any]:
 
     def apply(self: Constant, *other: Any) -> Any:
         operands = [*other, self] if swapped else [self, *other]
-        values = [_plain(one) for one in operands]
+        values = [_plain(operand) for operand in operands]
         if not all(isinstance(value, (int, float)) for value in values):
             return NotImplemented  # the operator of the other one takes it
         try:
@@ -135,11 +135,11 @@ def _folded(op: str, name: str, *, swapped: bool = False) -> Callable[..., Any]:
 def _typed(op: str, value: Number, operands: Sequence[Any]) -> Constant:
     """The result of an op on constants. One that was defined with a type decides the result's, as
     scalars of these types do."""
-    if not any(isinstance(one, Constant) and one.given for one in operands):
+    if not any(isinstance(arg, Constant) and arg.declared for arg in operands):
         return Constant(value)
-    types = [one.dtype() if isinstance(one, Constant) else of_number(one) for one in operands]
-    (dtype,) = result_types(OpRecord(op), [ValueType(one, is_scalar=True) for one in types])
-    return Constant(held(value, dtype), dtype)
+    types = [arg.dtype() if isinstance(arg, Constant) else of_number(arg) for arg in operands]
+    (result,) = result_types(OpRecord(op), [ValueType(dtype, is_scalar=True) for dtype in types])
+    return Constant(held(value, result), result)
 
 
 for _name, _op in (_OPERATORS | _OTHERS).items():
@@ -212,9 +212,9 @@ def _either(*takes: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The first of several kinds that takes the value."""
 
     def taken(value: Any) -> Any:
-        for one in takes:
+        for conversion in takes:
             try:
-                return one(value)
+                return conversion(value)
             except _Refused:
                 continue
         raise _Refused
@@ -388,10 +388,10 @@ def checked(function: F) -> F:
     def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = bind(signature, call, (self, *args), own_names(signature, kwargs))
         del bound["self"]
-        found = {
+        converted = {
             name: checked_argument(call, name, value, signature.parameters[name].default)
             for name, value in bound.items()
         }
-        return function(self, **found)
+        return function(self, **converted)
 
     return cast(F, with_checks)

@@ -143,8 +143,8 @@ class Recorder:
             "pairs": dtype.is_packed or None,
             "strides": None if fixed is None else tuple(fixed),
         }
-        made: Tensor = self._argument("define_tensor", attrs)
-        return made if pairs or along is None else packed.Packed(made.name, self, along)
+        tensor: Tensor = self._argument("define_tensor", attrs)
+        return tensor if pairs or along is None else packed.Packed(tensor.name, self, along)
 
     @checked
     def define_scalar(
@@ -271,10 +271,10 @@ class Recorder:
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
         self._has_float4 |= attrs.get("dtype") in packed.FLOAT4 or op == "pack_e2m1"
-        given = tuple((key, value) for key, value in attrs.items() if value is not None)
-        self.record(OpRecord(op, inputs, names, given))
-        made = tuple(kind(name, self) for name in names)
-        return made if results > 1 else made[0]
+        recorded = tuple((key, value) for key, value in attrs.items() if value is not None)
+        self.record(OpRecord(op, inputs, names, recorded))
+        values = tuple(kind(name, self) for name in names)
+        return values if results > 1 else values[0]
 
     def _constant(self, constant: Constant, call: str) -> Any:
         """A number, or a scalar if the type that the constant was defined with may decide that of
@@ -318,27 +318,27 @@ class Ops(Composites):
     if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
 
         def __getattr__(self, name: str) -> Any:
-            names = [one for one in dir(self) if one[0] != "_"]
+            names = [op for op in dir(self) if op[0] != "_"]
             near = get_close_matches(name.lower(), names, 1, 0.7)
-            do = "".join(f"call ops.{one} if you mean it; " for one in near)
+            do = "".join(f"call ops.{op} if you mean it; " for op in near)
             do += "dir(fd.ops) lists all"
             raise UnknownOpError(f"ops.{name}", expected="the name of an op", do=do)
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
         operands = [_filled(bound.pop(name), row, name) for name in row.operands]
-        given = [value for value, name in zip(operands, row.operands, strict=True)
-                 if value is not None or row.default(name) is not None]  # fmt: skip
+        values = [value for value, name in zip(operands, row.operands, strict=True)
+                  if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
-            given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
-        whole = given[0] if row.name == "permute" and isinstance(given[0], packed.Packed) else None
-        if whole is not None:
-            given = [whole.pairs]
+            values = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", values[0])
+        pack = values[0] if row.name == "permute" and isinstance(values[0], packed.Packed) else None
+        if pack is not None:
+            values = [pack.pairs]
         if row.name.startswith("scaled_"):
-            given[:2] = packed.along_sums(row.name, given[:2])
+            values[:2] = packed.along_sums(row.name, values[:2])
         inputs = tuple(
             self._fd.operand(value, row.name, row.operand_name(at))
-            for at, value in enumerate(given)
+            for at, value in enumerate(values)
         )
         attrs = {
             name: self._named(
@@ -346,8 +346,8 @@ class Ops(Composites):
             )
             for name, value in bound.items()
         }
-        made = self._fd.call(row.name, inputs, attrs)
-        return made if whole is None else whole.permuted(made)
+        result = self._fd.call(row.name, inputs, attrs)
+        return result if pack is None else pack.permuted(result)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
         """An attribute with scalars of the definition replaced by their names."""
@@ -369,29 +369,29 @@ def _error(what: str, expected: str, got: object) -> DefinitionError:
 
 
 def _contiguity(
-    given: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
+    contiguity: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
 ) -> tuple[bool | None, ...]:
     allocation = allocation_of(order)
-    if not given or isinstance(given, bool):
-        every = bool(given)
+    if not contiguity or isinstance(contiguity, bool):
+        every = bool(contiguity)
         return tuple(None if shape[axis] == 1 else every for axis in allocation)
-    if len(given) != len(shape):
-        raise _error("define_tensor: contiguity", f"{len(shape)} entries", list(given))
+    if len(contiguity) != len(shape):
+        raise _error("define_tensor: contiguity", f"{len(shape)} entries", list(contiguity))
     for place, axis in enumerate(allocation):
-        if shape[axis] == 1 and given[place] is not None:
+        if shape[axis] == 1 and contiguity[place] is not None:
             what = f"define_tensor: contiguity[{place}]"
-            raise _error(what, f"None for the broadcast axis {axis}", given[place])
-    return tuple(given)
+            raise _error(what, f"None for the broadcast axis {axis}", contiguity[place])
+    return tuple(contiguity)
 
 
-def _place_in_mesh(given: Any) -> tuple[Any, str]:
+def _place_in_mesh(coordinate: Any) -> tuple[Any, str]:
     """coordinate=[mesh, "mesh_x"] as records store it."""
     try:
-        mesh, word = given
+        mesh, word = coordinate
         parallel = ParallelType(word)
     except (TypeError, ValueError):
         expected = '[a mesh, "mesh_x", "mesh_y" or "mesh_z"]'
-        raise _error("define_scalar: coordinate", expected, shown(given)) from None
+        raise _error("define_scalar: coordinate", expected, shown(coordinate)) from None
     return Mesh.of(mesh).nested, parallel.value
 
 
@@ -426,7 +426,7 @@ def _assigned(target: ast.expr, result: Any) -> dict[str, Any]:
     if isinstance(target, ast.Name):
         return {target.id: result}
     if isinstance(target, ast.Tuple) and isinstance(result, tuple):
-        return {ast.unparse(one): value for one, value in zip(target.elts, result, strict=True)}
+        return {ast.unparse(node): value for node, value in zip(target.elts, result, strict=True)}
     raise DefinitionError("text", expected="names on the left", got=ast.unparse(target))
 
 

@@ -119,8 +119,8 @@ _REFUSED: dict[str | OpKind, str] = {
 
 def signature(row: Op) -> Signature:
     """The call without `self`, with the types of its arguments and of its result."""
-    given = row.parameters.parameters.values()
-    typed = [one.replace(annotation=_python(row, one)) for one in given]
+    parameters = row.parameters.parameters.values()
+    typed = [parameter.replace(annotation=_python(row, parameter)) for parameter in parameters]
     many = len(row.results)
     result = "Tensor" if many == 1 else f"tuple[{', '.join(['Tensor'] * many)}]"
     is_scalar = row.kind is OpKind.SCALAR
@@ -185,7 +185,7 @@ def torch_call(row: Op) -> str:
         return ""  # what the evaluator makes of numbers, or nothing
     if used - letters.keys() - row.parameters.parameters.keys() - {"torch"}:
         return ""  # torch needs several calls, which runtime/eager/evaluate.py has as functions
-    return re.sub(r"\b([a-d]|operands)\b", lambda found: letters[found[1]], row.torch)
+    return re.sub(r"\b([a-d]|operands)\b", lambda match: letters[match[1]], row.torch)
 
 
 def refused(row: Op) -> str:
@@ -200,8 +200,8 @@ def refused(row: Op) -> str:
     if row.rule is DtypeRule.UNPACK:
         return "all but Float4_e2m1fn_x2 for arg"
     has_complex = row.rule is DtypeRule.ACCUMULATE if collects else bool(row.c_complex)
-    found = ["real numbers"] * (not row.c and not collects)
-    found += ["complex numbers"] * (not has_complex and row.rule is not DtypeRule.LOGICAL)
-    found += ["bools"] * (not row.bools)
-    found += ["floats"] if row.rule is DtypeRule.INTEGER else ["floats below 16 bits"]
-    return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    unsupported = ["real numbers"] * (not row.c and not collects)
+    unsupported += ["complex numbers"] * (not has_complex and row.rule is not DtypeRule.LOGICAL)
+    unsupported += ["bools"] * (not row.bools)
+    unsupported += ["floats"] if row.rule is DtypeRule.INTEGER else ["floats below 16 bits"]
+    return " and ".join(filter(None, [", ".join(unsupported[:-1]), unsupported[-1]]))

@@ -115,10 +115,11 @@ class Quantized(OpMethods):
         at = self.iota(count, 0, 1, DataType.Int)
         column = self.broadcast(at, [False, True])
         starts, placed = (
-            self.broadcast(self.cast(one, DataType.Int), [True, False]) for one in (starts, placed)
+            self.broadcast(self.cast(edges, DataType.Int), [True, False])
+            for edges in (starts, placed)
         )
         is_past = self.ge(column, placed)  # a row is in the last group that begins at it or before
-        begin, first = (self.max(self.where(is_past, one, 0), [1]) for one in (starts, placed))
+        begin, first = (self.max(self.where(is_past, edges, 0), [1]) for edges in (starts, placed))
         end = self.min(self.where(is_past, rows, starts), [1])
         row = self.add(begin, self.sub(at, first))
         valid = self.lt(row, end)
@@ -206,7 +207,7 @@ class Quantized(OpMethods):
     def _check_quantized(self, arg: Tensor, block: int, dtype: DataType) -> None:
         call, view = "nv_block_quantize", self._fd.view_of(arg.name)
         if dtype not in BLOCKS:
-            expected = " or ".join(one.name for one in BLOCKS)
+            expected = " or ".join(allowed.name for allowed in BLOCKS)
             raise DtypeError(f"{call}: dtype", expected=expected, got=dtype.name)
         if not view.dtype.is_float or view.dtype.is_float8:
             raise DtypeError(f"{call}: input", expected="floats", got=view.dtype.name)
@@ -219,7 +220,7 @@ class Quantized(OpMethods):
             raise DefinitionError(f"{call}: input", expected=expected, got=str(view))
 
     def _to_float4(self, x: Tensor, global_scale: Any) -> tuple[Tensor, Tensor]:
-        low, high = (self._blocks(one, 8) for one in halves(x, x.ndim - 1))
+        low, high = (self._blocks(half, 8) for half in halves(x, x.ndim - 1))
         most = self.max(self.maximum(self.abs(low), self.abs(high)), [-1])
         if global_scale is not None:
             most = self.mul(most, global_scale)

@@ -122,10 +122,10 @@ class Definer:
         """For an error: the call, its operands, and the arguments that share axes with them."""
         names = dict.fromkeys(names_of(record))
         axes = {axis for name in names for axis in self._axis_names(name)}
-        given = [one.outputs[0] for one in self.records if one.op == "define_tensor"]
+        arguments = [other.outputs[0] for other in self.records if other.op == "define_tensor"]
         sources = [
             str(self.tensors[name])
-            for name in given
+            for name in arguments
             if name not in names and not axes.isdisjoint(self._axis_names(name))
         ]
         read = ", ".join(str(self.tensors[name]) for name in names)
@@ -306,8 +306,8 @@ class Definer:
         """The operand with leading broadcast axes up to a rank, as torch adds them."""
         if isinstance(operand, Literal) or len(self.tensors[operand].shape) in (0, rank):
             return operand
-        own = len(self.tensors[operand].shape)
-        flags = (True,) * (rank - own) + (False,) * own
+        operand_rank = len(self.tensors[operand].shape)
+        flags = (True,) * (rank - operand_rank) + (False,) * operand_rank
         record = OpRecord("broadcast", (operand,), (), (("is_broadcast_dim", flags),))
         return self._move(record)
 
@@ -327,9 +327,9 @@ class Definer:
         attrs: tuple[tuple[str, AttrValue], ...] = (("dims", dims), ("keepdim", keepdim))
         attrs += (("chunk", chunk),) * (chunk is not None)
         attrs += (("short", True),) * bool(record.attr("short"))
-        made = OpRecord(record.op, (source,), record.outputs, attrs)
-        axes = shapes.reduction(self.tensors[source].domain.no_reductions, made, self.fresh)
-        out = self._emit(made, _view(compute, axes))
+        reduction = OpRecord(record.op, (source,), record.outputs, attrs)
+        axes = shapes.reduction(self.tensors[source].domain.no_reductions, reduction, self.fresh)
+        out = self._emit(reduction, _view(compute, axes))
         self.renamed[record.outputs[0]] = self._cast(out, dtype)
 
     def _scan(self, record: OpRecord) -> None:
@@ -340,11 +340,10 @@ class Definer:
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
         (dtype,) = result_types(record, [view])
         source = self._cast(name, dtype.compute)
-        made = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
+        scan = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
         axes = self.tensors[source].domain.no_reductions
-        self.renamed[record.outputs[0]] = self._cast(
-            self._emit(made, _view(dtype.compute, axes)), dtype
-        )
+        out = self._emit(scan, _view(dtype.compute, axes))
+        self.renamed[record.outputs[0]] = self._cast(out, dtype)
 
     def _movement(self, record: OpRecord) -> None:
         views = self._views(record)

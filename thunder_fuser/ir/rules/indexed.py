@@ -58,10 +58,10 @@ def check_index(record: OpRecord, index: TensorView) -> None:
         raise DtypeError(what, expected="Int or Int32", got=index.dtype.name, do=do)
 
 
-def check_rank(record: OpRecord, name: str, given: Sequence[object], *ranks: int) -> None:
-    if len(given) not in ranks:
+def check_rank(record: OpRecord, name: str, axes: Sequence[object], *ranks: int) -> None:
+    if len(axes) not in ranks:
         expected = f"rank {' or '.join(map(str, ranks))}"
-        raise record.error(name, expected, f"rank {len(given)}")
+        raise record.error(name, expected, f"rank {len(axes)}")
 
 
 def _index_select(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
@@ -89,8 +89,8 @@ def _take_along_axis(record: OpRecord, source: Domain, index: Domain, fresh: Fre
 def _gather(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
     """The index may be shorter than the source along axes that are not indexed."""
     check_rank(record, "index", index, len(source))
-    own, most = ([axis.extent for axis in domain] for domain in (index, source))
-    check_at_most(record, own, most, free=indexed_axis(record, len(source)))
+    extents, most = ([axis.extent for axis in domain] for domain in (index, source))
+    check_at_most(record, extents, most, free=indexed_axis(record, len(source)))
     return index
 
 
@@ -102,9 +102,9 @@ def check_at_most(record: OpRecord, index: Extents, most: Extents, free: int | N
 
 
 def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
-    if (given := record.attr("max_norm")) is not None:
+    if (max_norm := record.attr("max_norm")) is not None:
         do = "let torch.embedding_renorm_ scale the weight first"
-        raise record.error("max_norm", "None", given, do)
+        raise record.error("max_norm", "None", max_norm, do)
     check_rank(record, "weight", source, 2)
     return (*index, source[1])
 

@@ -80,7 +80,7 @@ class Layouts:
                 raise DefinitionError(f"{view.name}: {what}", expected=expected, got="one")
             view = replace(view, stream=stream)
         if chain and view.name not in self._set:
-            if not any(isinstance(one, Parallelize) for one in chain):
+            if not any(isinstance(transform, Parallelize) for transform in chain):
                 raise _not_set(view, "transforms")
             view = replace(view, domain=_on_devices(view, chain))
         on_devices = any(axis.parallel.is_device for axis in view.domain.transformed)
@@ -124,8 +124,8 @@ def _allocated(view: TensorView, record: OpRecord, chain: tuple[Transform, ...])
     if sorted(order) != list(range(len(axes))):
         listed = ", ".join(map(str, axes))
         raise DefinitionError(what, expected=f"each axis of [{listed}] once", got=str(order))
-    given = record.attr("contiguity")
-    flags = given if isinstance(given, tuple) else (bool(given),) * len(axes)
+    recorded = record.attr("contiguity")
+    flags = recorded if isinstance(recorded, tuple) else (bool(recorded),) * len(axes)
     if len(flags) != len(axes):
         expected = f"{len(axes)} entries"
         raise DefinitionError(f"{what}: contiguity", expected=expected, got=str(list(flags)))
@@ -142,7 +142,7 @@ def _on_devices(view: TensorView, chain: tuple[Transform, ...]) -> TensorDomain:
 
     allocation [i1, i0] of T0, i0 split over devices  ->  [i1, i0.o, i0.i]
     """
-    if any(not isinstance(one, (Split, Parallelize)) for one in chain):
+    if any(not isinstance(transform, (Split, Parallelize)) for transform in chain):
         raise _not_set(view, "merge and reorder")
     order = [axis.name for axis in view.domain.memory]
     axes = replace(view.domain, transforms=chain).transformed
@@ -173,8 +173,8 @@ def shards(view: TensorView) -> Sharding:
         expected = "at most one axis for each dimension of the mesh"
         raise MeshError(view.name, expected=expected, got=listed)
     outer = {t.axis: t for t in view.domain.transforms if isinstance(t, Split)}
-    found = tuple(_of_axis(view, axis.name, on, outer) for axis in view.domain.no_reductions)
-    lost = set(on) - {name for name, _ in sum(found, ())}
+    parts = tuple(_of_axis(view, axis.name, on, outer) for axis in view.domain.no_reductions)
+    lost = set(on) - {name for name, _ in sum(parts, ())}
     if lost:
         (name, *_) = sorted(lost)
         raise MeshError(
@@ -183,7 +183,7 @@ def shards(view: TensorView) -> Sharding:
             got=f"allocation [{', '.join(map(str, view.domain.memory))}]",
             do="use outer_split, and parallelize its outer axis",
         )
-    return tuple(tuple(kind for _, kind in axis) for axis in found)
+    return tuple(tuple(kind for _, kind in axis) for axis in parts)
 
 
 def _of_axis(
@@ -235,10 +235,10 @@ def local_domain(view: TensorView) -> TensorDomain:
         if isinstance(transform, Split) and transform.axis + ".o" in on:
             names[transform.axis + ".i"] = _name(transform.axis, names)
         elif isinstance(transform, Merge):
-            made = Merge(_name(transform.outer, names), _name(transform.inner, names))
+            merge = Merge(_name(transform.outer, names), _name(transform.inner, names))
             old = merged_name(transform.outer, transform.inner)
-            names[old] = merged_name(made.outer, made.inner)
-            kept.append(made)
+            names[old] = merged_name(merge.outer, merge.inner)
+            kept.append(merge)
         elif isinstance(transform, Reorder):
             here = (n for n in transform.order if n not in on or _whole(n))
             kept.append(Reorder(tuple(_name(n, names) for n in here)))

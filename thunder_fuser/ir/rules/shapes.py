@@ -40,11 +40,11 @@ def normalise_axes(axes: AttrValue, rank: int, op: str) -> tuple[int, ...]:
     """Distinct non-negative axes; None means all of them."""
     if axes is None:
         return tuple(range(rank))
-    given = (axes,) if isinstance(axes, int) else axes
-    found = tuple(normalise_axis(axis, rank, op) for axis in given)  # type: ignore[union-attr]
-    if len(set(found)) != len(found):
+    listed = (axes,) if isinstance(axes, int) else axes
+    normalised = tuple(normalise_axis(axis, rank, op) for axis in listed)  # type: ignore[union-attr]
+    if len(set(normalised)) != len(normalised):
         raise DefinitionError(f"{op}: axes", expected="each axis once", got=str(axes))
-    return found
+    return normalised
 
 
 def pointwise(operands: Sequence[Domain], op: str, fresh: Fresh) -> Domain:
@@ -179,7 +179,7 @@ def _permute(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
 
 def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}, i1{6}] to (4, 2, 3) -> [i0{4}, i2{2}, i3{3}]: leading equal axes keep their names."""
-    shape = _resolve_minus_one(record, sizes(record.attr("new_shape")), domain)
+    shape = _with_inferred_size(record, sizes(record.attr("new_shape")), domain)
     total, wanted = product(axis.extent for axis in domain), product(shape)
     if total.is_const and wanted.is_const and total is not wanted:
         raise record.error("", f"{total} elements", f"{wanted} from {list(shape)}")
@@ -195,7 +195,7 @@ def _common(domain: Domain, shape: Sequence[Scalar]) -> int:
     return sum(takewhile(bool, equal))
 
 
-def _resolve_minus_one(
+def _with_inferred_size(
     record: OpRecord, shape: tuple[Scalar, ...], domain: Domain
 ) -> tuple[Scalar, ...]:
     minus_one = const(-1)

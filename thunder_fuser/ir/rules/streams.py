@@ -43,28 +43,28 @@ def without_streams(
         raise DefinitionError(f"{view.name}: stream", expected="one axis", got=f"axes {got}")
     (mark,) = marks
     splits = {t.axis: t for t in chain if isinstance(t, Split)}
-    own = splits.get(mark.axis.removesuffix(".o")) if mark.axis.endswith(".o") else None
-    kept = tuple(t for t in chain if t is not mark and t is not own)
-    source = mark.axis if own is None else own.axis
+    split = splits.get(mark.axis.removesuffix(".o")) if mark.axis.endswith(".o") else None
+    kept = tuple(t for t in chain if t is not mark and t is not split)
+    source = mark.axis if split is None else split.axis
     names = [axis.name for axis in view.domain.no_reductions]
     on_devices = {t.axis for t in kept if isinstance(t, Parallelize)}
     base, devices = source, 1
     while base.endswith(".i") and base[:-2] + ".o" in on_devices:
         base = base[:-2]
         devices *= splits[base].factor
-    if base not in names or any(_is_of(one, source) for one in kept):
+    if base not in names or any(_is_of(transform, source) for transform in kept):
         raise _wrong(
             view, mark.axis, "an axis, or the outer part of its split, inside of what devices have",
             f"[{', '.join(axis.name for axis in view.domain.loop_axes)}]",
             "split over devices first, then the inner axis, by outer_split",
         )  # fmt: skip
-    pieces = _pieces(view, mark.axis, names.index(base), own, devices)
+    pieces = _pieces(view, mark.axis, names.index(base), split, devices)
     return kept, StreamAxis(mark.axis, names.index(base), pieces, devices)
 
 
-def _is_of(one: Transform, source: str) -> bool:
+def _is_of(transform: Transform, source: str) -> bool:
     """True if a transform changes an axis over streams, or a part of it."""
-    axis = one.axis if isinstance(one, (Split, Parallelize)) else ""
+    axis = transform.axis if isinstance(transform, (Split, Parallelize)) else ""
     return axis == source or axis.startswith(source + ".")
 
 
@@ -113,12 +113,12 @@ def _products_of(
         if record.op not in PRODUCTS:
             continue
         (result,) = record.outputs
-        maps = walks(record.op, [len(tensors[one].shape) for one in names_of(record)])
+        maps = walks(record.op, [len(tensors[source].shape) for source in names_of(record)])
         if result == name and any(stream.axis in axes for axes in maps):
             yield result, stream
             return
         for operand, axes in zip(names_of(record), maps, strict=True):
-            back = {own: axis for axis, own in axes.items()}
+            back = {operand_axis: axis for axis, operand_axis in axes.items()}
             if operand == name and stream.axis in back:
                 yield result, replace(stream, axis=back[stream.axis])
 
@@ -141,19 +141,19 @@ def walks(op: str, ranks: Sequence[int]) -> list[dict[int, int]]:
     ]
 
 
-def check_streams(record: OpRecord, operands: Sequence[TensorView], made: Domain) -> None:
+def check_streams(record: OpRecord, operands: Sequence[TensorView], result: Domain) -> None:
     """DefinitionError unless the attribute of a product fits its result."""
-    given: Any = record.attr("streams")
-    if given is None:
+    streams: Any = record.attr("streams")
+    if streams is None:
         return
-    if len(given) not in (2, 3) or min(given[1:]) < 1:
-        raise record.error("streams", "an axis and a number of pieces", list(given))
+    if len(streams) not in (2, 3) or min(streams[1:]) < 1:
+        raise record.error("streams", "an axis and a number of pieces", list(streams))
     maps = walks(record.op, [len(view.shape) for view in operands])
-    axis, pieces = given[:2]
-    if not any(axis in one for one in maps):
+    axis, pieces = streams[:2]
+    if not any(axis in axes for axes in maps):
         expected = "an axis of the result of a product of matrices"
-        raise record.error(f"streams: axis {axis}", expected, f"rank {len(made)}")
-    extent = made[axis].extent
+        raise record.error(f"streams: axis {axis}", expected, f"rank {len(result)}")
+    extent = result[axis].extent
     if extent.is_const and extent.value % pieces:
         expected = f"a multiple of {pieces}: streams take equal pieces"
         what, do = f"streams: axis {axis}", "pad the axis first"
@@ -162,8 +162,8 @@ def check_streams(record: OpRecord, operands: Sequence[TensorView], made: Domain
 
 def streams_of(record: OpRecord) -> tuple[int, int] | None:
     """(axis of the result, pieces) of a product in streams."""
-    given: Any = record.attr("streams") if record.op in PRODUCTS else None
-    return None if given is None else (given[0], given[1])
+    streams: Any = record.attr("streams") if record.op in PRODUCTS else None
+    return None if streams is None else (streams[0], streams[1])
 
 
 def _wrong(

@@ -174,8 +174,8 @@ def _scaled_grouped_product(record: OpRecord, operands: list[TensorView]) -> Ext
     if all(view.dtype.is_float8 for view in operands[3:]):
         _check_tiles_of_groups(record, operands)
         return result
-    both, one = (offsets[0],) * (len(a) == len(b)), const(1)
-    rows, columns = (*both, *a[:-1], one), (*both, *b[:-2], one, b[-1])
+    both, unit = (offsets[0],) * (len(a) == len(b)), const(1)
+    rows, columns = (*both, *a[:-1], unit), (*both, *b[:-2], unit, b[-1])
     for name, view, each in zip(("scale1", "scale2"), operands[3:], (rows, columns), strict=True):
         _check_scale(record, name, view, each)
     return result
@@ -187,8 +187,8 @@ def _scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
     if (len(a), len(b)) != (2, 2) or not may_be_equal(a[-1:], b[:1]):
         expected = "matrices [m, k] and [k, n]"
         raise record.error("", expected, f"{_text(a)} and {_text(b)}")
-    one = const(1)
-    rows = ("scale1", operands[2], a[0], (a[0], one)), ("scale2", operands[3], b[1], (one, b[1]))
+    unit = const(1)
+    rows = ("scale1", operands[2], a[0], (a[0], unit)), ("scale2", operands[3], b[1], (unit, b[1]))
     is_of_blocks = all(view.dtype.is_float8 for view in operands[2:])
     for name, view, count, each in rows:
         if is_of_blocks:
@@ -236,9 +236,9 @@ def _whole_tiles(
     DtypeError if the scales have another type."""
     dtype, block, packed = _OF_BLOCKS.get(operands[0].dtype, (None, 1, 1))
     if view.dtype is not dtype or operands[1].dtype is not operands[0].dtype:
-        known = ", ".join(f"{own.name} for {of.name}" for of, (own, *_) in _OF_BLOCKS.items())
-        given = " and ".join(one.dtype.name for one in operands)
-        got = f"{view.dtype.name} for {given}"
+        known = ", ".join(f"{scale.name} for {of.name}" for of, (scale, *_) in _OF_BLOCKS.items())
+        types = " and ".join(operand.dtype.name for operand in operands)
+        got = f"{view.dtype.name} for {types}"
         raise DtypeError(f"{record.op}: {name}", expected=f"Float, or {known}", got=got)
     columns = (operands[0].shape[-1] * packed + (block - 1)) // block
     return [(rows + 127) // 128 * 128, (columns + 3) // 4 * 4]
@@ -255,14 +255,14 @@ def _attention(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
 
 
 def _attention_backward(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
-    grad, *given = operands[:4]
-    _check_attention(record, [*given, grad, operands[4]])
-    output = (*given[0].shape[:-1], given[2].shape[-1])
+    grad, *inputs = operands[:4]
+    _check_attention(record, [*inputs, grad, operands[4]])
+    output = (*inputs[0].shape[:-1], inputs[2].shape[-1])
     for name, view in (("grad_output", grad), ("output", operands[4])):
         _check_shape(record, name, view.shape, output)
     _check_shape(record, "logsumexp", operands[5].shape, output[:-1])
-    _check_mask(record, operands[8:], given)
-    return [view.shape for view in given]
+    _check_mask(record, operands[8:], inputs)
+    return [view.shape for view in inputs]
 
 
 def _check_mask(
@@ -273,8 +273,8 @@ def _check_mask(
     for view in mask:
         _check_one_type(record, [operands[0], view])
         scores = (*query[:-1], key[-2])[len(query) - len(view.shape) :]
-        own = [b if a is const(1) else a for a, b in zip(view.shape, scores, strict=False)]
-        sizes = own if len(own) == len(view.shape) else view.shape
+        expanded = [b if a is const(1) else a for a, b in zip(view.shape, scores, strict=False)]
+        sizes = expanded if len(expanded) == len(view.shape) else view.shape
         _check_shape(record, "attn_mask", sizes, scores)
 
 

@@ -34,21 +34,21 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
     row = record.row
     if row.kind is OpKind.POINTWISE:
         return [_pointwise_types(record, operands)[1]]
-    given: DataType | None = record.attr("dtype")  # type: ignore[assignment]
+    requested: DataType | None = record.attr("dtype")  # type: ignore[assignment]
     if row.kind is OpKind.RANDOM:
-        return [given or DataType.Float]
+        return [requested or DataType.Float]
     if row.kind in (OpKind.FACTORY, OpKind.SCALAR):
-        return [given or DataType.Int]
-    own = operands[row.source].dtype
+        return [requested or DataType.Int]
+    source_type = operands[row.source].dtype
     if row.kind is OpKind.MOVEMENT:
         return [promote(*(operand.dtype for operand in operands))]
-    if row.rule is DtypeRule.ACCUMULATE and not (row.kind is OpKind.SCAN and own.is_half):
-        return [given or own.accumulate]
+    if row.rule is DtypeRule.ACCUMULATE and not (row.kind is OpKind.SCAN and source_type.is_half):
+        return [requested or source_type.accumulate]
     if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
-        return [given or own]
+        return [requested or source_type]
     if record.op in ("scaled_product", "scaled_grouped_product"):
-        return [given or DataType.BFloat16]
-    return [own if dtype is None else dtype for dtype in row.results]
+        return [requested or DataType.BFloat16]
+    return [source_type if dtype is None else dtype for dtype in row.results]
 
 
 def types_of(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
