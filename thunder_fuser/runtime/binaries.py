@@ -46,24 +46,24 @@ def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     """
     unkept = _UNSTORED.get()
     if unkept is not None:
-        made = _compiled(recipe, compile_it)
-        unkept.append((recipe, made))
-        return made
-    found = _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
+        compiled = _compiled(recipe, compile_it)
+        unkept.append((recipe, compiled))
+        return compiled
+    result = _NEWEST.get(recipe.key, lambda: _stored_or_compiled(recipe, compile_it))
     if _ORIGIN.get():  # inside a block of `origin`
         with _counting:
             ahead = _ORIGINS_AHEAD.pop(recipe.key, "")
         _ORIGIN.set(ahead or _ORIGIN.get())
-    return found
+    return result
 
 
 @contextmanager
 def unstored() -> Iterator[list[tuple[Recipe, Binary]]]:
     """Yields a list of what this thread compiles inside, which is not kept in memory or on disk."""
-    made: list[tuple[Recipe, Binary]] = []
-    token = _UNSTORED.set(made)
+    unkept: list[tuple[Recipe, Binary]] = []
+    token = _UNSTORED.set(unkept)
     try:
-        yield made
+        yield unkept
     finally:
         _UNSTORED.reset(token)
 
@@ -88,25 +88,25 @@ def forget() -> None:
     _NEWEST.values.clear()
 
 
-def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
+def _stored_or_compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     start = time.perf_counter_ns()
     try:
         store = current_store()
         if store is None:
             return _compiled(recipe, compile_it)
-        found = store.get(recipe)
-        if found is None:
+        stored = store.get(recipe)
+        if stored is None:
             with store.turn(recipe):
-                found = store.get(recipe)  # another process may have compiled it
-                if found is None:
+                stored = store.get(recipe)  # another process may have compiled it
+                if stored is None:
                     log("cache", lambda: f"store: miss {recipe.key[:12]} {recipe.name}")
-                    made = _compiled(recipe, compile_it)
-                    store.put(recipe, made.code)
-                    return made
+                    compiled = _compiled(recipe, compile_it)
+                    store.put(recipe, compiled.code)
+                    return compiled
         _count(from_store=1)
         log("cache", lambda: f"store: hit {recipe.key[:12]} {recipe.name}")
         _note_origin("found in the store", recipe)
-        return found
+        return stored
     finally:
         _count(nanoseconds=time.perf_counter_ns() - start)
 
@@ -119,10 +119,10 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
             got=why_missed(recipe.fields, recipe.text, current_store()),
         )
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
-        made = Binary(recipe.name, compile_it())
+        compiled = Binary(recipe.name, compile_it())
     _count(compiled=1)
     _note_origin("compiled", recipe)
-    return made
+    return compiled
 
 
 def _note_origin(where: str, recipe: Recipe) -> None:

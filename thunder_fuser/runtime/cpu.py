@@ -89,7 +89,7 @@ def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..
 
 def _flags() -> list[str]:
     compiler = find_compiler()
-    own, linked = ((), ()) if compiler.is_clang else (GCC_FLAGS, GCC_LIBRARIES)
+    gcc_flags, linked = ((), ()) if compiler.is_clang else (GCC_FLAGS, GCC_LIBRARIES)
     libraries = ["-lmvec", "-lm"] if vector_functions() else ["-lm"]
     wide = X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ()
-    return [*FLAGS, *own, *wide, *compiler.kernel_flags, *libraries, *linked]
+    return [*FLAGS, *gcc_flags, *wide, *compiler.kernel_flags, *libraries, *linked]

@@ -115,8 +115,8 @@ def _read(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -
 
 def _check_arch(name: str, arch: str) -> None:
     (count,) = _nvrtc(nvrtc.nvrtcGetNumSupportedArchs)
-    (found,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
-    numbers = sorted(found[:count])
+    (archs,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
+    numbers = sorted(archs[:count])
     if arch.removeprefix("sm_").rstrip("af") not in map(str, numbers):
         major, minor = nvrtc_version()
         raise CompileError(
@@ -277,7 +277,7 @@ def _unload_retired(device_index: int) -> None:
     with suppress(IndexError):  # another thread may take them too
         while True:
             taken.append(_RETIRED.popleft())
-    _RETIRED.extend(one for one in taken if one[0] != device_index)
+    _RETIRED.extend(retired for retired in taken if retired[0] != device_index)
     ours = [handle for index, handle in taken if index == device_index]
     if ours:
         call_driver("kernels that are not used any more", driver.cuCtxSynchronize)

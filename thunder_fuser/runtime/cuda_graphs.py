@@ -213,10 +213,10 @@ def other_threads() -> list[str]:
     """The names of the threads that run Python besides this one, and may call torch. Those that
     Python did not start, such as autograd's, work for one that is counted."""
     return [
-        one.name for one in threading.enumerate()
-        if one is not threading.current_thread() and not one.name.startswith("thunder_fuser")
-        and type(one).__module__ != "tqdm._monitor"  # of a progress bar
-        and not isinstance(one, threading._DummyThread)
+        thread.name for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.name.startswith("thunder_fuser")
+        and type(thread).__module__ != "tqdm._monitor"  # of a progress bar
+        and not isinstance(thread, threading._DummyThread)
     ]  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
 def draw_state(device: torch.device, count: int) -> Stream:
     """The same as tensors on the device, each of rank 0 and int64."""
     seed, offset = draw(device, count)
-    return tuple(torch.full((), one, dtype=torch.int64, device=device) for one in (seed, offset))
+    return tuple(torch.full((), bits, dtype=torch.int64, device=device) for bits in (seed, offset))
 
 
 def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:

@@ -17,10 +17,10 @@ def rejected(compiler: str, log: str, text: str, source: str) -> CompileError:
     """The error for a kernel's text. source: the text's file name in the log."""
     log = log.replace(source, "kernel").strip()
     complaint = first_complaint(log)
-    found = _AT_LINE.search(complaint)
-    lines = numbered_lines(text, int(found.group(1))) if found else ()
-    told = f": {complaint[:LONGEST_LINE]}" * bool(complaint)
-    error = CompileError(f"{compiler} refused a generated kernel{told}", lines=tuple(lines))
+    match = _AT_LINE.search(complaint)
+    lines = numbered_lines(text, int(match.group(1))) if match else ()
+    reason = f": {complaint[:LONGEST_LINE]}" * bool(complaint)
+    error = CompileError(f"{compiler} refused a generated kernel{reason}", lines=tuple(lines))
     error.text, error.log = text, f"{log}\n" * bool(log)
     return error
 

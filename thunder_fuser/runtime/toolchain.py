@@ -65,10 +65,10 @@ class Library:
 
     def function(self, name: str, argument_types: Sequence[Any], result: Any = None) -> Any:
         """A function. It keeps its library loaded, and runs without Python's global lock."""
-        made = _FUNCTION(self.address(name))  # one type: ctypes caches the type of each signature
-        made.argtypes, made.restype = list(argument_types), result
-        made.library = self  # type: ignore[attr-defined]
-        return made
+        function = _FUNCTION(self.address(name))  # one type: ctypes caches that of each signature
+        function.argtypes, function.restype = list(argument_types), result
+        function.library = self  # type: ignore[attr-defined]
+        return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +169,19 @@ def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> b
     """Builds a library and loads it once, because only libraries that load are stored."""
     with _scratch() as path:
         folder = Path(path)
-        source, made = folder / "kernel.cpp", folder / "kernel.so"
+        source, output = folder / "kernel.cpp", folder / "kernel.so"
         source.write_text(recipe.text, encoding="utf-8")
         for name, other in beside.items():
             (folder / name).write_bytes(other)
         flags = [flag for flag in recipe.flags if flag not in beside]
         before = [flag for flag in flags if not flag.startswith("-l")]
         after = [*(str(folder / n) for n in beside), *(f for f in flags if f.startswith("-l"))]
-        command = [*compiler.command, *before, "-o", str(made), str(source), *after]
+        command = [*compiler.command, *before, "-o", str(output), str(source), *after]
         # The compiler's temporary files are in this folder, which is removed even if it is killed.
         ended = _run(command, {"TMPDIR": str(folder)}, int(option("compile_seconds")))
         if ended.status != 0:
             raise _failure(compiler, ended, recipe.text, folder)
-        content = made.read_bytes() if made.is_file() else b""
+        content = output.read_bytes() if output.is_file() else b""
     problem = problem_of(content, recipe.name) if content else "no file"
     if problem:
         raise ToolchainError(
@@ -228,7 +228,7 @@ def _failure(
             f"The C++ compiler {compiler.path}", expected="a shared library",
             got=f"{ended.signal.name} (exit status {ended.status}) {words}".rstrip(),
         )
-    if (why := next((one for one in NO_ROOM if one in words), "")):
+    if (why := next((phrase for phrase in NO_ROOM if phrase in words), "")):
         return _no_room(why)
     return rejected(f"{compiler.path} (exit status {ended.status})", words, text, "kernel.cpp")
 

@@ -44,11 +44,11 @@ def to_torch_dtype(dtype: DataType) -> torch.dtype:
 
 def from_torch_dtype(dtype: torch.dtype) -> DataType:
     """The DataType of the same elements; DtypeError if the fuser has none."""
-    found = _FUSER.get(dtype)
-    if found is None:
+    data_type = _FUSER.get(dtype)
+    if data_type is None:
         known = ", ".join(str(theirs).removeprefix("torch.") for theirs in _FUSER)
         raise DtypeError("torch dtype", expected=f"one of {known}", got=str(dtype))
-    return found
+    return data_type
 
 
 def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:

@@ -54,7 +54,7 @@ def consumed(
     """The readers of a gathered tensor, from the items at `starts` on, in order, and the places of
     the views between; None if any reader is not a product."""
     turned = {whole: False}  # {a view of it: whether it is transposed}
-    found: list[Consumer] = []
+    consumers: list[Consumer] = []
     views: list[int] = []
     line = list(dict.fromkeys(starts))
     for at in line:
@@ -63,24 +63,24 @@ def consumed(
             consumer = _consumer(at, item, turned)
             if consumer is None:
                 return None
-            found.append(consumer)
+            consumers.append(consumer)
             continue
-        made = _views(item, turned)
-        if made is None:
+        results = _views(item, turned)
+        if results is None:
             return None
         views.append(at)
-        turned |= made
+        turned |= results
         line += (
-            one for name in made for one in readers.get(name, ()) if one not in line
+            reader for name in results for reader in readers.get(name, ()) if reader not in line
         )
-    return sorted(found, key=lambda one: one.at), views
+    return sorted(consumers, key=lambda product: product.at), views
 
 
 def _views(item: Item, turned: Mapping[str, bool]) -> dict[str, bool] | None:
     """The results of an item, if all are views of the gathered tensor as a matrix."""
     leaves = item.leaves if isinstance(item, Region) else tuple(parts(item))
-    known, made = dict(turned), dict[str, bool]()
-    if any(one.name not in turned for one in read_by(item)):
+    known, results = dict(turned), dict[str, bool]()
+    if any(proxy.name not in turned for proxy in read_by(item)):
         return None
     for leaf in leaves:
         source = leaf.args[0] if leaf.args else None
@@ -90,11 +90,11 @@ def _views(item: Item, turned: Mapping[str, bool]) -> dict[str, bool] | None:
         if leaf.sym.id is Primitives.RESHAPE and known[source.name] and source.ndim != 2:
             return None
         known[leaf.output.name] = known[source.name] ^ flips
-    for one in made_by(item):
-        if one.name not in known:
+    for proxy in made_by(item):
+        if proxy.name not in known:
             return None
-        made[one.name] = known[one.name]
-    return made
+        results[proxy.name] = known[proxy.name]
+    return results
 
 
 def _flips(leaf: BoundSymbol) -> bool | None:
@@ -134,9 +134,9 @@ class GatheredCallable:
         self, symbol: str, group: Any, lower: LowerParams, consumers: Sequence[Consumer]
     ) -> None:
         self.group, self.lower = group, lower
-        self.kinds = tuple((one.kind, one.transposed) for one in consumers)
-        self.outputs = tuple(one.output for one in consumers)
-        self.shapes = [tuple(one._shape) for one in self.outputs]
+        self.kinds = tuple((consumer.kind, consumer.transposed) for consumer in consumers)
+        self.outputs = tuple(consumer.output for consumer in consumers)
+        self.shapes = [tuple(output._shape) for output in self.outputs]
         self.context: dict[str, Callable[..., Any]] = {symbol: self.call}
 
     def meta(self, *args: Any) -> tuple[Proxy, ...]:
@@ -145,20 +145,20 @@ class GatheredCallable:
 
     def call(self, shard: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The results of the products. Leading axes of an operand are rows of a matrix."""
-        matrices = (one.reshape(-1, one.shape[-1]) for one in others)
+        matrices = (other.reshape(-1, other.shape[-1]) for other in others)
         wanted = [
-            (kind, one.t() if transposed else one)
-            for (kind, transposed), one in zip(self.kinds, matrices, strict=True)
+            (kind, matrix.t() if transposed else matrix)
+            for (kind, transposed), matrix in zip(self.kinds, matrices, strict=True)
         ]
         rows = shard.reshape(-1, shard.shape[-1])
-        found = all_gather_products(rows, wanted, self.group, self.lower)
-        return tuple(one.view(shape) for one, shape in zip(found, self.shapes, strict=True))
+        results = all_gather_products(rows, wanted, self.group, self.lower)
+        return tuple(result.view(shape) for result, shape in zip(results, self.shapes, strict=True))
 
     def decision(self, shard: TensorProxy, *others: TensorProxy) -> str:
         """The cost model's decision for operands of these shapes, with its numbers."""
         wanted = []
-        for (kind, transposed), one in zip(self.kinds, others, strict=True):
-            shape = (prod(one._shape[:-1]), one._shape[-1])
+        for (kind, transposed), other in zip(self.kinds, others, strict=True):
+            shape = (prod(other._shape[:-1]), other._shape[-1])
             wanted.append((kind, shape[::-1] if transposed else shape))
         rows = (prod(shard._shape[:-1]), shard._shape[-1])
         return foreseen(

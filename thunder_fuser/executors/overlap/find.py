@@ -118,11 +118,11 @@ class Finder:
         self.numbers = count()
 
     def calls(self) -> Iterator[_Joined]:
-        calls = [(at, one) for at, one in enumerate(self.items) if isinstance(one, BoundSymbol)]
-        pairs = ((at, one, self._pair(one)) for at, one in calls)
-        waits = ((at, one) for at, one in calls if one.sym.id in _WAIT)
-        yield from (self._joined(at, one, pair) for at, one, pair in pairs if pair is not None)
-        yield from filter(None, (self._gathered_again(*one) for one in waits))
+        calls = [(at, bsym) for at, bsym in enumerate(self.items) if isinstance(bsym, BoundSymbol)]
+        pairs = ((at, bsym, self._pair(bsym)) for at, bsym in calls)
+        waits = ((at, bsym) for at, bsym in calls if bsym.sym.id in _WAIT)
+        yield from (self._joined(at, bsym, pair) for at, bsym, pair in pairs if pair is not None)
+        yield from filter(None, (self._gathered_again(at, wait) for at, wait in waits))
 
     def _pair(self, item: BoundSymbol) -> ProductPair | None:
         product = self._product(item)
@@ -133,7 +133,7 @@ class Finder:
         """A product of two plain tensors, without a bias."""
         if not is_product(item) or item.sym.name not in ("linear", "matmul"):
             return None
-        tensors = [one for one in (*item.args, item.output) if isinstance(one, TensorProxy)]
+        tensors = [proxy for proxy in (*item.args, item.output) if isinstance(proxy, TensorProxy)]
         if len(tensors) != 3 or not all(map(self._is_plain, tensors)):
             return None
         sizes, dtypes = (tuple(t._shape) for t in tensors), (data_type(t.dtype) for t in tensors)
@@ -143,10 +143,10 @@ class Finder:
         product = self._product(item)
         return product is not None and product.is_supported
 
-    def _is_plain(self, one: TensorProxy) -> bool:
-        known = all(type(size) is int and size for size in one._shape)
-        on = one.device.devicetype.name == "CUDA" or self.lower.overlap == "always"
-        return type(one) is TensorProxy and known and on
+    def _is_plain(self, tensor: TensorProxy) -> bool:
+        known = all(type(size) is int and size for size in tensor._shape)
+        on = tensor.device.devicetype.name == "CUDA" or self.lower.overlap == "always"
+        return type(tensor) is TensorProxy and known and on
 
     # ---- a gather before a product
 
@@ -178,8 +178,8 @@ class Finder:
         if gather is None or gather.args[3] not in (None, 0) or type(whole) is not TensorProxy:
             return None
         readers = self.readers.get(whole.name, [])
-        before = [one for one in readers if not is_backward(self.items[one])]
-        back = [one for one in readers if one not in before]
+        before = [reader for reader in readers if not is_backward(self.items[reader])]
+        back = [reader for reader in readers if reader not in before]
         if before and (len(before) > 1 or not self._is_joined(before[0])):
             return None
         readings = consumed(self.items, self.readers, back, whole.name, self._is_taken)
@@ -189,14 +189,14 @@ class Finder:
             return None
         consumers, views = readings
         first = consumers[0].at
-        is_weight = any(one.kind == "columns" for one in consumers)
-        late = (self.maker.get(one.other.name, -1) > first for one in consumers)
-        written = any(self._is_written(one.other, first, one.at) for one in consumers)
+        is_weight = any(product.kind == "columns" for product in consumers)
+        late = (self.maker.get(product.other.name, -1) > first for product in consumers)
+        written = any(self._is_written(product.other, first, product.at) for product in consumers)
         if (is_weight and not is_asked) or any(late) or written:
             return None
         if type(shard) is not TensorProxy or self._is_written(shard, post, first):
             return None
-        gone = (post, at, *views, *(one.at for one in consumers))
+        gone = (post, at, *views, *(product.at for product in consumers))
         return self._products(gone, consumers, (gather, wait))
 
     def _is_joined(self, at: int) -> bool:
@@ -213,8 +213,8 @@ class Finder:
         name = f"{GatheredCallable.name}{next(self.numbers)}"
         call = GatheredCallable(name, group, self.lower, consumers)
         symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        parts_of = (*gather, *(self.items[one.at] for one in consumers))
-        operands = (shard, *(one.other for one in consumers))
+        parts_of = (*gather, *(self.items[product.at] for product in consumers))
+        operands = (shard, *(product.other for product in consumers))
         bsym = symbol.bind(*operands, output=call.outputs, subsymbols=parts_of)
         bsym.tags.add(BoundSymbolTag.BACKWARD)
         return _Joined(consumers[0].at, gone, bsym)
@@ -235,7 +235,7 @@ class Finder:
         waits = self.readers.get(post.output.name, [])
         if not is_async or len(waits) != 1 or self._is_hidden(post_at, waits[0]):
             return None
-        if any(self._is_written(one, at, post_at) for one in product.op.args[:2]):
+        if any(self._is_written(operand, at, post_at) for operand in product.op.args[:2]):
             return None
         gone, symbols = (at, *copies, post_at, *waits), (post, self.items[waits[0]])
         kind = "reduce_scatter" if is_scatter else "all_reduce"
@@ -243,15 +243,15 @@ class Finder:
 
     def _only_readers(self, product: TensorProxy) -> list[int]:
         """The only reader of a value, preceded by the items that pass on its rows unchanged."""
-        found: list[int] = []
+        places: list[int] = []
         name = product.name
         while len(readers := self.readers.get(name, [])) == 1:
-            found += readers
+            places += readers
             item = self.items[readers[0]]
             if not _keeps_rows(item):
                 break
             name = made_by(item)[0].name
-        return found or [self.maker[product.name]]
+        return places or [self.maker[product.name]]
 
     def _is_hidden(self, post: int, wait: int) -> bool:
         """True if other products run between the collective and its wait; False with "always".
@@ -268,14 +268,14 @@ class Finder:
 
     def _item(self, name: str, wanted: tuple[object, ...]) -> BoundSymbol | None:
         """The bound symbol of one of these ids that makes a value."""
-        found = self.items[self.maker[name]] if name in self.maker else None
-        is_it = isinstance(found, BoundSymbol) and found.sym.id in wanted
-        return found if is_it else None  # type: ignore[return-value]
+        maker = self.items[self.maker[name]] if name in self.maker else None
+        is_it = isinstance(maker, BoundSymbol) and maker.sym.id in wanted
+        return maker if is_it else None  # type: ignore[return-value]
 
-    def _is_written(self, one: TensorProxy, start: int, end: int) -> bool:
+    def _is_written(self, tensor: TensorProxy, start: int, end: int) -> bool:
         """True if a value is written in place between two items."""
         between = (item for item in self.items[start:end] if isinstance(item, BoundSymbol))
-        return any(one.name == other.name for item in between for other in overwritten(item))
+        return any(tensor.name == other.name for item in between for other in overwritten(item))
 
     def _joined(self, at: int, item: BoundSymbol, pair: ProductPair) -> _Joined:
         """The call. Its parts are the symbols that it replaces; the collectives among them keep it
@@ -286,11 +286,11 @@ class Finder:
         if pair.place is not None:
             operands[pair.place] = first.args[0]
             parts, result = (first, second, item), item
-        own = f"{pair.name}{next(self.numbers)}"  # a trace has one function of each name
+        name = f"{pair.name}{next(self.numbers)}"  # a trace has one function of each name
         call = ProductCallable(
-            pair.name, own, replaced.group, self.lower, pair.transposed, result.output
+            pair.name, name, replaced.group, self.lower, pair.transposed, result.output
         )
-        symbol = Symbol(own, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
+        symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
         bsym = symbol.bind(*operands, output=result.output, subsymbols=parts)
         bsym.tags.update(result.tags)
         return _Joined(replaced.at, replaced.gone, bsym)
@@ -347,8 +347,8 @@ class ProductCallable:
 def decisions(bsyms: Sequence[BoundSymbol]) -> list[str]:
     """A line for each such call of a trace: its results, its name, and the model's decision."""
     return [
-        f"{', '.join(o.name for o in makes(bsym))} = {one.name}: {one.decision(*bsym.args)}"
-        for one, bsym in _calls(bsyms)
+        f"{', '.join(o.name for o in makes(bsym))} = {call.name}: {call.decision(*bsym.args)}"
+        for call, bsym in _calls(bsyms)
     ]
 
 

@@ -170,8 +170,8 @@ def _read(window: Sizes, at: int) -> tuple[range, tuple[int, int]]:
 
 def _elements(fd: Any, x: Any, outer: Sizes, read: Sequence[tuple[range, tuple[int, int]]]) -> Any:
     """The elements of the image in these rows and columns, and -inf around them."""
-    inside, ends = zip(*read, strict=True)
-    starts, stops, steps = zip(*((one[0], one[-1] + 1, one.step) for one in inside), strict=True)
+    spans, ends = zip(*read, strict=True)
+    starts, stops, steps = zip(*((span[0], span[-1] + 1, span.step) for span in spans), strict=True)
     inner = fd.ops.slice(x, (0, 0, *starts), (*outer, *stops), (1, 1, *steps))
     return fd.ops.pad(inner, widths(ends), -inf)
 

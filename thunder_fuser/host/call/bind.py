@@ -138,12 +138,12 @@ def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
     InputError unless an AllocatedTensor has the domains of the definition.
     """
     if isinstance(value, AllocatedTensor):
-        wanted, given = _shape_of(local_domain(view)), _shape_of(value.domain)
-        if wanted == given:
+        wanted, actual = _shape_of(local_domain(view)), _shape_of(value.domain)
+        if wanted == actual:
             return value.storage, tuple(value.shape)
         raise InputError(
             f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
-            got=f"one of allocation [{given[0]}]",
+            got=f"one of allocation [{actual[0]}]",
             do="pass .logical() as a strided tensor, or make it by .of(tensor, domain)",
         )  # fmt: skip
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.Tensor):
@@ -160,8 +160,8 @@ def _determines(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...])
             expected=f"rank {len(view.shape)}, with a storage that strides do not describe",
             got=str(shape),
         )
-    for wanted, given in zip(view.shape, shape, strict=True):
-        if wanted.is_const and wanted.value != given:
+    for wanted, size in zip(view.shape, shape, strict=True):
+        if wanted.is_const and wanted.value != size:
             raise InputError(
                 f"argument {view.name}: logical shape", expected=str(view), got=str(shape)
             )

@@ -115,8 +115,8 @@ def may_write(values: Sequence[Any], marks: bytes) -> bool:
         start = value.data_ptr()
         spans.append((start, start + (last + 1) * (mark & ~(WRITTEN | CHECKED)), mark & WRITTEN))
     return not any(
-        written and other is not one and one[0] < other[1] and other[0] < one[1]
-        for one in spans for other in spans for written in (one[2],)
+        written and other is not span and span[0] < other[1] and other[0] < span[1]
+        for span in spans for other in spans for written in (span[2],)
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
     return (
         f"def call({names}):\n"
         "    try:\n"
-        f"        key = ({''.join(key_part(*one, checked) for one in inputs) or 'None, '})\n"
+        f"        key = ({''.join(key_part(*pair, checked) for pair in inputs) or 'None, '})\n"
         "    except Exception:\n"
         f"        return miss({arguments})({names})\n"
         "    run = runners.get(key)\n"

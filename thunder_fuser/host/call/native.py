@@ -120,7 +120,7 @@ def _kinds(source: KernelSource) -> bytes:
 
 
 def _addresses(values: Sequence[Any]) -> list[Any]:
-    return [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in values]
+    return [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def why_not_native() -> str:
@@ -149,16 +149,16 @@ def _built() -> tuple[Native | None, str]:
 def _torch_functions() -> tuple[ctypes.Array[ctypes.c_void_p], int]:
     """The addresses of SYMBOLS, and the number of the strided layout."""
     folder = Path(torch.__file__).parent / "lib"
-    found = []
+    table = []
     try:
         for file, names in SYMBOLS.items():
             here = "cuda" not in file or (folder / file).exists()
             library = ctypes.CDLL(str(folder / file)) if here else None
-            found += [ctypes.cast(library[n], ctypes.c_void_p) if library else None for n in names]
+            table += [ctypes.cast(library[n], ctypes.c_void_p) if library else None for n in names]
         strided = ctypes.CDLL(str(folder / "libtorch_cpu.so")).aoti_torch_layout_strided()
     except (OSError, AttributeError) as error:
         raise ToolchainError(f"torch {torch.__version__}: {error}") from error
-    return (ctypes.c_void_p * len(found))(*found), strided
+    return (ctypes.c_void_p * len(table))(*table), strided
 
 
 def _check_tensors() -> None:
@@ -169,10 +169,10 @@ def _check_tensors() -> None:
     """
     plain = torch.ones(2, device="cpu")
     sparse = plain.to_sparse()
-    bodies = [_word(id(one) + object.__basicsize__) for one in (plain, sparse)]
-    storages = [_word(one._cdata + STORAGE_OFFSET) for one in (plain, sparse)]
-    found = (bodies, storages)
-    if found != ([plain._cdata, sparse._cdata], [plain.untyped_storage()._cdata, 0]):
+    bodies = [_word(id(tensor) + object.__basicsize__) for tensor in (plain, sparse)]
+    storages = [_word(tensor._cdata + STORAGE_OFFSET) for tensor in (plain, sparse)]
+    layout = (bodies, storages)
+    if layout != ([plain._cdata, sparse._cdata], [plain.untyped_storage()._cdata, 0]):
         raise ToolchainError(f"torch {torch.__version__}: tensors have another layout in memory")
 
 
@@ -203,24 +203,24 @@ def _in_c(wanted: Sequence[Like]) -> Check | None:
     in_c = native()
     if in_c is None:
         return None
-    samples = {one[1:3]: torch.empty(0, dtype=one.dtype, device=one.device) for one in wanted}
-    rows = tuple((samples[one[1:3]], one.requires_grad, one.shape) for one in wanted)
+    samples = {like[1:3]: torch.empty(0, dtype=like.dtype, device=like.device) for like in wanted}
+    rows = tuple((samples[like[1:3]], like.requires_grad, like.shape) for like in wanted)
     return in_c.check(rows)  # type: ignore[no-any-return]
 
 
 def _in_python(wanted: Sequence[Like]) -> Check:
     def check(*tensors: object) -> bool:
         pairs = zip(tensors, wanted, strict=True)
-        return len(tensors) == len(wanted) and all(_is_like(one, like) for one, like in pairs)
+        return len(tensors) == len(wanted) and all(_is_like(value, like) for value, like in pairs)
 
     return check
 
 
-def _is_like(one: object, like: Like) -> bool:
+def _is_like(value: object, like: Like) -> bool:
     return (
-        type(one) in PLAIN
-        and isinstance(one, torch.Tensor)
-        and one.layout is torch.strided
-        and not torch._C._functorch.is_functorch_wrapped_tensor(one)
-        and (one.shape, one.dtype, one.device, one.requires_grad) == like
+        type(value) in PLAIN
+        and isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+        and (value.shape, value.dtype, value.device, value.requires_grad) == like
     )

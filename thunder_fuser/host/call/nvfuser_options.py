@@ -34,13 +34,13 @@ _INSTEAD = {
 
 def check_options(name: str, options: Sequence[str]) -> None:
     """InputError for an option that would change results or print something, and for others."""
-    if isinstance(options, str) or not all(isinstance(one, str) for one in options):
+    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
         raise InputError(name, expected="a list of nvFuser's options", got=shown(options))
-    for one in options:
-        if one not in WITHOUT_EFFECT:
-            do = _INSTEAD.get(one, "leave it out; thunder_fuser.OPTIONS has those here")
+    for option in options:
+        if option not in WITHOUT_EFFECT:
+            do = _INSTEAD.get(option, "leave it out; thunder_fuser.OPTIONS has those here")
             expected = "an option of nvFuser that changes no result here"
-            raise InputError(name, expected=expected, got=repr(one), do=do)
+            raise InputError(name, expected=expected, got=repr(option), do=do)
 
 
 def check_same_device(device: Any, of_tensors: torch.device) -> None:

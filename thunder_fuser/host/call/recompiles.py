@@ -44,11 +44,11 @@ def note(owner: object, thing: str, call: Call, variant: object = None) -> None:
     """The same for a call given by its facts."""
     calls = _SEEN.setdefault(owner, {}).setdefault(variant, deque(maxlen=REMEMBERED))
     if calls:
-        found = [changes(before, call) for before in reversed(calls)]
-        why = min(found, key=lambda facts: sum(map(len, facts.values())))
-        told = "; ".join(f"argument {name}: {', '.join(facts)}" for name, facts in why.items())
-        told = told or "no known fact of its arguments has changed"
-        log("recompiles", lambda: f"{thing}: {told}")
+        differences = [changes(before, call) for before in reversed(calls)]
+        why = min(differences, key=lambda facts: sum(map(len, facts.values())))
+        reason = "; ".join(f"argument {name}: {', '.join(facts)}" for name, facts in why.items())
+        reason = reason or "no known fact of its arguments has changed"
+        log("recompiles", lambda: f"{thing}: {reason}")
     calls.append(call)
 
 
@@ -73,17 +73,17 @@ def facts_of(value: Any) -> Facts:
 
 def changes(before: Call, now: Call) -> dict[str, list[str]]:
     """{argument that differs: a text for each fact that differs}"""
-    found = {}
+    differences = {}
     for name, facts in now.items():
         old = before.get(name, {})
-        told = [
+        texts = [
             f"{fact} {old.get(fact)} -> {facts.get(fact)}"
             for fact in {**old, **facts}
             if old.get(fact) != facts.get(fact)
         ]
-        if told:
-            found[name] = told
-    return found
+        if texts:
+            differences[name] = texts
+    return differences
 
 
 _SEEN: WeakKeyDictionary[object, dict[object, deque[Call]]] = WeakKeyDictionary()

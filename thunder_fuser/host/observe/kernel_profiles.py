@@ -166,15 +166,15 @@ class PythonProfiler:
         that `run` runs. number: the fusion's."""
         start = perf_counter()
         program = find()
-        found = perf_counter()
+        ready = perf_counter()
         scope, names = program.run.__globals__, _segments(program)
         clock = Clock(on_cuda=scope["device"].type == "cuda")
         with watched(scope, names, clock):
             results = run()
         times = clock.microseconds()
-        host = 1e3 * (perf_counter() - found)
+        host = 1e3 * (perf_counter() - ready)
         kernels = _kernels(program, {name: sum(calls) / 1e3 for name, calls in times.items()})
-        compiling = 1e3 * (found - start)
+        compiling = 1e3 * (ready - start)
         self.profiles.append(FusionProfile(number, host, compiling, *_bytes(program), kernels))
         return results
 
@@ -183,11 +183,11 @@ def _bytes(program: HostProgram) -> tuple[int, int]:
     """The bytes of the arguments, and of the results, each counted once."""
     strides, fusion = program.segmented.strides, program.segmented.fusion
     results = {output.name for output in fusion.outputs}
-    read, made = (
+    read, written = (
         sum(bytes_in_memory(fusion.tensors[name], strides[name]) for name in side)
         for side in (fusion.inputs, results)
     )
-    return read, made
+    return read, written
 
 
 def _segments(program: HostProgram) -> dict[str, str]:
@@ -204,16 +204,16 @@ def _kernels(program: HostProgram, times: dict[str, float]) -> tuple[KernelProfi
     """The profiles of the segments. times: {number of a segment: milliseconds}."""
     sources = iter(program.sources)
     device = str(program.run.__globals__["device"])
-    found = []
+    profiles = []
     for number, segment in enumerate(program.segmented.segments):
         part, is_kernel = segment.part, segment.scheduler.makes_kernel
         name = next(sources).name if is_kernel else "torch." + part.exprs[0].op
-        found.append(
+        profiles.append(
             KernelProfile(
                 name, number, segment.scheduler.name, device, times[str(number)], *part.moved
             )
         )
-    return tuple(found)
+    return tuple(profiles)
 
 
 _ACTIVE: ContextVar[PythonProfiler | None] = ContextVar("profiler", default=None)

@@ -59,20 +59,20 @@ def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped
     every: also calls that the definition does not ask for.
     """
     singles = {
-        at: one.ops[0] for at, one in enumerate(segmented.segments)
-        if len(one.ops) == 1 and not one.scheduler.makes_kernel
+        at: segment.ops[0] for at, segment in enumerate(segmented.segments)
+        if len(segment.ops) == 1 and not segment.scheduler.makes_kernel
     }
     place = {expr.outputs[0]: at for at, expr in singles.items()}
     ops = _Segments(segmented, every, singles, place)
-    found: dict[int, Overlapped | None] = {}
+    calls: dict[int, Overlapped | None] = {}
     for expr in ops.singles.values():
         product = _product(segmented.fusion, expr)
         pairs = () if product is None else pairs_of(product, ops.gather_of, ops.reduction_of)
         for pair in filter(ops.takes, pairs):
             first, second = sorted(ops.place[op.outputs[0]] for op in (expr, pair.collective))
-            found |= {first: None, second: _overlapped(pair)}
+            calls |= {first: None, second: _overlapped(pair)}
             break
-    return dict(sorted(found.items()))
+    return dict(sorted(calls.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
         return segmented
     is_cuda = not (target.is_cpu or target.emulated)
     lower = segmented.segments[0].match.options.multi_device.lower
-    found = overlaps(segmented, every=may_overlap(lower, is_cuda=is_cuda))
+    calls = overlaps(segmented, every=may_overlap(lower, is_cuda=is_cuda))
     notes = tuple(
         f"{call.result} = {call.name}({', '.join(call.reads)}):"
         f" {_decision(segmented.fusion, call, lower, 'cuda' if is_cuda else 'cpu')}"
-        for call in found.values() if call is not None
+        for call in calls.values() if call is not None
     )  # fmt: skip
     return replace(segmented, notes=notes)
 
@@ -186,13 +186,13 @@ def _chunks(pair: ProductPair) -> int | None:
     """The chunks of each device's part by the product's streams: 0 without streams, None if they
     split another axis. CommunicationError if the devices do not get equally many."""
     product, post = pair.product.op, pair.collective
-    found = streams_of(product)
-    if found is None or found[0] != (pair.place or 0):
-        return None if found else 0
-    pieces, world = found[1], devices(post)
+    split = streams_of(product)
+    if split is None or split[0] != (pair.place or 0):
+        return None if split else 0
+    pieces, world = split[1], devices(post)
     if pieces % world:
         raise CommunicationError(
-            f"{record_text(product)}: axis {found[0]} on stream", got=f"{pieces} pieces",
+            f"{record_text(product)}: axis {split[0]} on stream", got=f"{pieces} pieces",
             expected=f"a multiple of {world} pieces, as many for each device of {post.op}",
             do="split the axis by a multiple of the devices",
         )  # fmt: skip

@@ -26,10 +26,10 @@ def pieces_of(
 ) -> Pieces | None:
     """The node of a segment that is a product over streams, None for any other. event: the number
     of its first event."""
-    product, found = ops[0], streams_of(ops[0])
-    if found is None or len(ops) > 1:  # several without elements are not computed
+    product, split = ops[0], streams_of(ops[0])
+    if split is None or len(ops) > 1:  # several without elements are not computed
         return None
-    (axis, pieces), (result,), names = found, product.outputs, names_of(product)
+    (axis, pieces), (result,), names = split, product.outputs, names_of(product)
     size = fusion.tensors[result].sizes[axis]
     maps = walks(product.op, [len(fusion.tensors[name].shape) for name in names])
     operands = tuple(
@@ -80,10 +80,10 @@ _SIDES: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
 def _sides(device: torch.device, count: int) -> list[torch.cuda.Stream]:
-    found = _SIDES.setdefault(device, [])
-    while len(found) < count:
-        found.append(torch.cuda.Stream(device))
-    return found
+    sides = _SIDES.setdefault(device, [])
+    while len(sides) < count:
+        sides.append(torch.cuda.Stream(device))
+    return sides
 
 
 def _linear(

@@ -283,12 +283,12 @@ def read_by_kernels_only(
     segmented: SegmentedFusion, launchers: Sequence[Launcher]
 ) -> frozenset[str]:
     """The intermediates that only kernels make and read."""
-    made, elsewhere = set[str](), {output.name for output in segmented.fusion.outputs}
+    kernel_outputs, elsewhere = set[str](), {output.name for output in segmented.fusion.outputs}
     for segment, launcher in zip(segmented.segments, launchers, strict=True):
         part = segment.part
         elsewhere |= {name for pair in part.overwrites for name in pair}
         if launcher.source is not None:
-            made |= {*part.outputs}
+            kernel_outputs |= {*part.outputs}
         else:
             elsewhere |= {*part.inputs, *part.outputs}
-    return frozenset(made - elsewhere)
+    return frozenset(kernel_outputs - elsewhere)

@@ -59,7 +59,7 @@ def steps_of(
 ) -> Iterator[list[HostNode]]:  # fmt: skip
     """The nodes of each segment. persistent: the values with the same memory at each call."""
     joined = overlaps(segmented, every=may_overlap(params.lower, is_cuda=is_cuda))
-    memory = partial(_memory, segmented, _shapes_given(segmented), persistent)
+    memory = partial(_memory, segmented, _result_shapes(segmented), persistent)
     event = 0
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         part, op = segment.part, segment.ops[0]
@@ -135,21 +135,21 @@ def _allocate(
     return Allocate(target or name, sizes, strides, dtype, is_packed=view.dtype.is_packed)
 
 
-def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
+def _result_shapes(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
     """The shapes of results that differ from the shapes of their values.
 
     Their memory is allocated in these shapes, because kernels see only addresses. Excluded are
     values that torch computes with, values returned twice, arguments, and results with a stride
     order.
     """
-    torch_runs = [one.part for one in segmented.segments if not one.scheduler.makes_kernel]
-    own = {name for part in torch_runs for name in (*part.inputs, *part.outputs)}
-    given = set(segmented.fusion.inputs)
+    parts = [segment.part for segment in segmented.segments if not segment.scheduler.makes_kernel]
+    torch_values = {name for part in parts for name in (*part.inputs, *part.outputs)}
+    arguments = set(segmented.fusion.inputs)
     times = Counter(output.name for output in segmented.fusion.outputs)
     return {
         o.name: o.shape for o in segmented.fusion.outputs
         if o.shape is not None and o.stride_order is None
-        and times[o.name] == 1 and o.name not in own | given
+        and times[o.name] == 1 and o.name not in torch_values | arguments
     }
 
 
@@ -163,8 +163,8 @@ def ending_nodes(segmented: SegmentedFusion) -> Iterator[HostNode]:
     written into an input, only autograd must be told. A result is copied if its stride order
     differs from its value's.
     """
-    fusion, shapes = segmented.fusion, _shapes_given(segmented)
-    in_place = {pair for one in segmented.segments for pair in one.part.overwrites}
+    fusion, shapes = segmented.fusion, _result_shapes(segmented)
+    in_place = {pair for segment in segmented.segments for pair in segment.part.overwrites}
     writes = [(o.name, o.alias) for o in fusion.outputs if o.alias]
     written = {alias for _, alias in writes}
     saved = {name: f"{name}_before" for name, _ in writes if name in written}

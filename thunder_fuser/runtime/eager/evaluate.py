@@ -76,8 +76,8 @@ def values_of(
     fusion: Fusion, inputs: Sequence[Input], dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
     """Every value of a fusion, by name."""
-    given = zip(fusion.inputs, inputs, strict=True)
-    tensors = [x for name, x in given if not fusion.tensors[name].is_cpu]
+    pairs = zip(fusion.inputs, inputs, strict=True)
+    tensors = [x for name, x in pairs if not fusion.tensors[name].is_cpu]
     devices = [x.device for x in tensors if isinstance(x, torch.Tensor)]
     evaluator = Evaluator(fusion.tensors, next(iter(devices), torch.device("cpu")), dtype)
     evaluator.read(fusion.inputs, inputs)
@@ -144,12 +144,12 @@ class Evaluator:
 
     def draw(self, fusion: Fusion) -> None:
         """Draws the values that the fusion draws at each run, as its programs do."""
-        found = {name: coordinate(mesh, str(word)) for name, mesh, word in fusion.coordinates}
+        numbers = {name: coordinate(mesh, str(word)) for name, mesh, word in fusion.coordinates}
         if fusion.drawn:
             count = sum(at is not None for _, at in fusion.drawn)
             seed, offset = random.draw(self.device, count)
-            found |= {name: seed if at is None else offset + at for name, at in fusion.drawn}
-        for name, value in found.items():
+            numbers |= {name: seed if at is None else offset + at for name, at in fusion.drawn}
+        for name, value in numbers.items():
             self.values[name] = torch.tensor(value, device=self.device)
 
     def run(self, records: Iterable[OpRecord]) -> None:
@@ -161,12 +161,12 @@ class Evaluator:
         _check_alone(record)
         operands = [self._operand(o, record) for o in record.inputs]
         try:
-            made = self._call(record, operands)
+            returned = self._call(record, operands)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             raise _typed(record, operands, error) from error
-        results = (made,) if isinstance(made, torch.Tensor) else tuple(made)
+        results = (returned,) if isinstance(returned, torch.Tensor) else tuple(returned)
         for name, result in zip(record.outputs, results, strict=True):
             expected = self._dtype(self.tensors[name].dtype)
             if result.dtype is not expected:
@@ -183,13 +183,13 @@ class Evaluator:
             return operands[0]  # torch reads an empty list of axes as all axes
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
-        packed = [one.dtype is torch.float4_e2m1fn_x2 for one in operands]
+        packed = [operand.dtype is torch.float4_e2m1fn_x2 for operand in operands]
         into = self.tensors[record.outputs[0]].dtype
         if record.op == "cast" and (any(packed) or into.is_packed):
             return scaled.cast_e2m1(operands[0], self._dtype(into))
         if any(packed) and into.is_packed and record.row.kind is not OpKind.EXTERNAL:
             pairs = zip(operands, packed, strict=True)
-            as_bytes = [one.view(torch.uint8) if is_packed else one for one, is_packed in pairs]
+            as_bytes = [x.view(torch.uint8) if is_packed else x for x, is_packed in pairs]
             return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
         scope = {**names, **attrs, **letters, "operands": operands, "own": to_torch_dtype(into)}
@@ -251,14 +251,14 @@ def _typed(
         dim = int(record.attr("dim") or 0)  # type: ignore[arg-type]
         most = operands[0].shape[dim] if rank else 1
         least = -most if record.op.startswith("index_put") else 0
-        found = next((i for i in map(int, index.aminmax()) if not least <= i < most), None)
-        if found is not None:
+        outside = next((i for i in map(int, index.aminmax()) if not least <= i < most), None)
+        if outside is not None:
             return OutOfRangeError(
-                f"{call}: index", expected=f"numbers from {least} to {most - 1}", got=str(found)
+                f"{call}: index", expected=f"numbers from {least} to {most - 1}", got=str(outside)
             )
-    given = ", ".join(f"{tuple(one.shape)} {one.dtype}" for one in operands)
+    operand_types = ", ".join(f"{tuple(operand.shape)} {operand.dtype}" for operand in operands)
     return TorchCallError(
-        call, expected="operands that torch accepts", got=f"{given}; torch says: {error}"
+        call, expected="operands that torch accepts", got=f"{operand_types}; torch says: {error}"
     )
 
 

@@ -125,7 +125,7 @@ def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype)
     if scale_a.dtype.itemsize == 1:
         left = _of_groups(a, scale_a, offsets)
         pairs = zip(b.mT, scale_b.reshape(b.shape[0], -1), strict=True)
-        right = torch.stack([_of_blocks(*one) for one in pairs])
+        right = torch.stack([_of_blocks(*pair) for pair in pairs])
         return grouped_mm(left, right.mT, offsets).to(dtype)
     is_e4m3 = a.dtype is b.dtype is torch.float8_e4m3fn
     is_of_rows = a.dim() == 2 and b.dim() == 3 and dtype is torch.bfloat16
@@ -133,7 +133,7 @@ def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype)
     if is_e4m3 and is_of_rows and is_hopper and not a.shape[1] % 16:
         scales = scale_a.reshape(-1).contiguous(), scale_b.reshape(b.shape[0], -1).contiguous()
         sizes = ((a.shape[0],), (b.shape[0], b.shape[2]))
-        if tuple(tuple(one.shape) for one in scales) == sizes:
+        if tuple(tuple(scale.shape) for scale in scales) == sizes:
             matrices, ends = (_whole(a), _whole(b.mT).mT), offsets.int()
             return torch._scaled_grouped_mm(*matrices, *scales, ends, out_dtype=dtype)
     if a.dim() == b.dim():  # groups of summed elements: each has scales of its own for its product
@@ -155,7 +155,7 @@ def pack_e2m1(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
 def _e2m1(x: torch.Tensor) -> torch.Tensor:
     """The codes, as uint8: a sign and three bits for 0, 0.5, 1, 1.5, 2, 3, 4, 6; NaN is 6."""
     size = x.abs().nan_to_num(nan=6.0)
-    above = [size >= one if at % 2 else size > one for at, one in enumerate(_MIDDLES)]
+    above = [size >= middle if at % 2 else size > middle for at, middle in enumerate(_MIDDLES)]
     return torch.stack(above).sum(0, dtype=torch.uint8) | x.signbit().to(torch.uint8) << 3
 
 
@@ -169,5 +169,5 @@ def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
     """The numbers of 4-bit floats, as float32: twice as many along the last axis."""
     bits = packed.view(torch.uint8)
     codes = torch.stack([bits & 15, bits >> 4], -1).flatten(-2)
-    sizes = torch.tensor(_SIZES + tuple(-one for one in _SIZES), device=packed.device)
+    sizes = torch.tensor(_SIZES + tuple(-size for size in _SIZES), device=packed.device)
     return sizes[codes.int()]

@@ -28,18 +28,18 @@ def attention(
     """
     batch, qkv = operands[0].shape[:-3], [*map(_flat, operands[:3])]
     mask = _flat_mask(operands[3:], operands[0])
-    given = (dropout_p or 0.0, bool(is_causal))
+    settings = (dropout_p or 0.0, bool(is_causal))
     if qkv[0].device.type == "cpu":
         flash = _ATEN._scaled_dot_product_flash_attention_for_cpu
-        output, sums = flash(*qkv, *given, attn_mask=mask, scale=scale)
+        output, sums = flash(*qkv, *settings, attn_mask=mask, scale=scale)
         seed, offset = (torch.zeros(size, dtype=torch.int64, device="cpu") for size in ((2,), ()))
     elif mask is not None:
-        output, sums, *states = masked_attention(qkv, mask, *given, scale)
-        seed, offset = (one.to(output.device) for one in states)  # they may be on the host
+        output, sums, *states = masked_attention(qkv, mask, *settings, scale)
+        seed, offset = (state.to(output.device) for state in states)  # they may be on the host
         sums, seed = sums[..., : output.shape[2]], torch.stack([seed, offset])
     else:
-        found = _ATEN._scaled_dot_product_flash_attention(*qkv, *given, scale=scale)
-        (output, sums), (seed, offset) = found[:2], (x.view(torch.int64) for x in found[6:8])
+        results = _ATEN._scaled_dot_product_flash_attention(*qkv, *settings, scale=scale)
+        (output, sums), (seed, offset) = results[:2], (x.view(torch.int64) for x in results[6:8])
     return output.unflatten(0, batch), sums.unflatten(0, batch), seed, offset
 
 
@@ -53,8 +53,8 @@ def masked_attention(
     host.
     """
     qkv = [*map(rows, qkv)]
-    given = (_scores_of(mask, qkv[0], qkv[1]), True, dropout_p, is_causal)
-    return tuple(_ATEN._scaled_dot_product_efficient_attention(*qkv, *given, scale=scale))
+    arguments = (_scores_of(mask, qkv[0], qkv[1]), True, dropout_p, is_causal)
+    return tuple(_ATEN._scaled_dot_product_efficient_attention(*qkv, *arguments, scale=scale))
 
 
 def masked_gradients(
@@ -120,25 +120,25 @@ def attention_backward(
     batch, (seed, offset) = operands[1].shape[:-3], operands[6:8]
     gradient, *qkv, output = map(_flat, operands[:5])
     sums, mask = operands[5].flatten(0, -3), _flat_mask(operands[8:], operands[1])
-    given: dict[str, Any] = {"dropout_p": dropout_p or 0.0, "is_causal": bool(is_causal)}
-    given["scale"] = scale
+    settings: dict[str, Any] = {"dropout_p": dropout_p or 0.0, "is_causal": bool(is_causal)}
+    settings["scale"] = scale
     if gradient.device.type == "cpu":
         backward = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
-        found = backward(gradient, *qkv, output, sums, attn_mask=mask, **given)
+        gradients = backward(gradient, *qkv, output, sums, attn_mask=mask, **settings)
     elif mask is not None:
         sums = F.pad(sums, (0, -sums.shape[2] % 32), value=torch.inf)  # as the kernel wrote them
         states = [seed[0], offset]
         if dropout_p and not torch.cuda.is_current_stream_capturing():
-            states = [one.cpu() for one in states]  # the host reads them before the launch
-        found = masked_gradients(gradient, qkv, mask, (output, sums, *states), **given)
+            states = [state.cpu() for state in states]  # the host reads them before the launch
+        gradients = masked_gradients(gradient, qkv, mask, (output, sums, *states), **settings)
     else:
         backward = _ATEN._scaled_dot_product_flash_attention_backward
-        states = [one.view(torch.uint64) for one in (seed, offset)]
-        found = backward(
+        states = [state.view(torch.uint64) for state in (seed, offset)]
+        gradients = backward(
             gradient, *qkv, output, sums, None, None, qkv[0].shape[2], qkv[1].shape[2],
-            philox_seed=states[0], philox_offset=states[1], **given,
+            philox_seed=states[0], philox_offset=states[1], **settings,
         )  # fmt: skip
-    return tuple(one.unflatten(0, batch) for one in found[:3])
+    return tuple(x.unflatten(0, batch) for x in gradients[:3])
 
 
 def grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
