@@ -34,7 +34,7 @@ from thunder_fuser.host.call.arguments import (
 from thunder_fuser.host.call.bind import Bound
 from thunder_fuser.host.call.dispatch import input_keys, make_dispatch, on_resolved
 from thunder_fuser.host.call.recompiles import note_miss
-from thunder_fuser.host.programs.program import HostProgram, Runner
+from thunder_fuser.host.programs.program import HostProgram, ProgramRun
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.rules.build import define
@@ -133,7 +133,7 @@ class Executable:
             self.fusion = define(definition)
         self.programs = Programs(self.fusion)
         self._bound = Bound(self.fusion)
-        self._callables: Bounded[Runner] = Bounded(MOST_VARIANTS)
+        self._callables: Bounded[ProgramRun] = Bounded(MOST_VARIANTS)
         self._shaped: Bounded[Executable] = Bounded(MOST_VARIANTS)
 
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
@@ -157,7 +157,7 @@ class Executable:
         check_kinds(executable.fusion, values)
         return executable.callable(target, schedules)(*values)  # type: ignore[no-any-return]
 
-    def callable(self, target: Target | None = None, schedules: Schedules = ()) -> Runner:
+    def callable(self, target: Target | None = None, schedules: Schedules = ()) -> ProgramRun:
         """The function that finds a call's program by one lookup, and runs it."""
         options = compile_options(schedules)
         return self._callables.get_or_make(
@@ -167,16 +167,16 @@ class Executable:
 
 def _dispatch(
     programs: Programs, bound: Bound, target: Target | None, options: CompileOptions
-) -> Runner:
+) -> ProgramRun:
     """The warm path for one target. It does not refer to the Executable, which would be a cycle."""
     fusion = programs.fusion
     kinds = [(name, _kind(fusion, name)) for name in fusion.inputs]
 
-    def miss(arguments: tuple[Any, ...]) -> Runner:
+    def miss(arguments: tuple[Any, ...]) -> ProgramRun:
         note_miss(programs, "a definition", fusion.inputs, arguments, variant=target)
         return on_resolved(compiled, arguments)
 
-    def compiled(values: Sequence[Any]) -> Runner:
+    def compiled(values: Sequence[Any]) -> ProgramRun:
         run = programs.program_for(values, target, options).run
         return bound.runner(run, input_keys(fusion, tuple(values)))
 

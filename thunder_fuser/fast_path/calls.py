@@ -45,7 +45,7 @@ from thunder_fuser.thunder_patches.fixes.arguments import structure_of
 from thunder_fuser.thunder_patches.fixes.autograd import Grads, refusing_another
 from thunder_fuser.trace.proxies import bytes_of
 
-Jitted = Callable[..., Any]
+JitCall = Callable[..., Any]
 LARGE = 16 << 20  # bytes
 SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
 _NONE: Any = ...  # no argument; None is a wrong argument
@@ -125,9 +125,9 @@ class CompiledEntry(NamedTuple):
 
     entry: CacheEntry
     guarded: Guarded | None
-    computation: Jitted
-    backward: Jitted | None
-    epilogue: Jitted
+    computation: JitCall
+    backward: JitCall | None
+    epilogue: JitCall
     splits: bool  # True: two autograd Functions, as Thunder
 
 
@@ -144,9 +144,9 @@ class FastPath:
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.attributes: dict[str, Any] = getattr(function, "__dict__", {})
         self.known: list[CompiledEntry] = []
-        self.recipe: tuple[Jitted, dict[str, Any]]  # `jit` and its keywords, to copy a module
+        self.recipe: tuple[JitCall, dict[str, Any]]  # `jit` and its keywords, to copy a module
 
-    def around(self, of_thunder: Jitted) -> Jitted:
+    def around(self, of_thunder: JitCall) -> JitCall:
         """The function that users call."""
 
         @wraps(of_thunder)  # copies the attributes by which Thunder knows a jitted function
@@ -172,7 +172,7 @@ class FastPath:
         return call
 
     def compiled(
-        self, of_thunder: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], here: Environment
+        self, of_thunder: JitCall, args: tuple[Any, ...], kwargs: dict[str, Any], here: Environment
     ) -> Any:
         """A call that Thunder compiles, or finds with guards that are not known here. Where it has
         gradients they are connected as in the calls after it.
@@ -250,7 +250,7 @@ class FastPath:
         finally:
             _set_grad(grad)
 
-    def connect(self, known: CompiledEntry, backward: Jitted, data: Any, kept: Any) -> Any:
+    def connect(self, known: CompiledEntry, backward: JitCall, data: Any, kept: Any) -> Any:
         """The results, in autograd's graph."""
         _set_grad(True)
         if not known.splits and self.differentiable is None:

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch.autograd.profiler import record_function
 
-Function = Callable[..., Any]
+Ranged = Callable[..., Any]
 
 is_profiled = torch.autograd._profiler_enabled
 
 
-def ranged(name: str, function: Function) -> Function:
+def ranged(name: str, function: Ranged) -> Ranged:
     """The function; while a profiler runs, its calls appear as ranges of this name."""
 
     def call(*arguments: Any) -> Any:

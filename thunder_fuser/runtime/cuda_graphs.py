@@ -40,7 +40,7 @@ from thunder_fuser.runtime.graph_pools import (
     storage_of,
 )
 
-Function = Callable[..., Sequence[Any]]
+Capturable = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class CudaRecorder:
         return CudaPool(self._device)
 
     def capture(
-        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int],
+        self, run: Capturable, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int],
         room: int = 0, pool: Pool | None = None, lent: Owners | None = None,
     ) -> Recording:  # fmt: skip
         """Records what `run` launches for arguments like these. Raises what `run` raises.
@@ -185,10 +185,10 @@ class Generator:
     """torch's generator of a device, which a capture leaves to other threads if it can."""
 
     def __init__(self) -> None:
-        self._refusals: WeakKeyDictionary[Function, str] = WeakKeyDictionary()
+        self._refusals: WeakKeyDictionary[Capturable, str] = WeakKeyDictionary()
 
     def capture(
-        self, run: Function, without: Callable[[], Recording], with_it: Callable[[], Recording]
+        self, run: Capturable, without: Callable[[], Recording], with_it: Callable[[], Recording]
     ) -> Recording:
         """Captures a function without the generator, or with it if that failed once.
 

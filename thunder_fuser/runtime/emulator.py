@@ -96,7 +96,7 @@ class _Dim(ctypes.Structure):
         return f"({self.x}, {self.y}, {self.z})"
 
 
-class _Buffer(ctypes.Structure):
+class _TaggedMemory(ctypes.Structure):
     _fields_ = [
         ("tagged", ctypes.c_uint64),
         ("bytes", ctypes.c_int64),
@@ -136,7 +136,7 @@ class EmulatedKernel:
                 f"Kernel {source.name}", expected=f"{len(source.params)} arguments",
                 got=f"{len(args)}",
             )
-        buffers: list[_Buffer] = []
+        buffers: list[_TaggedMemory] = []
         slots: list[Any] = []
         for param, arg in zip(source.params, args, strict=True):
             if param.is_pointer:
@@ -145,7 +145,7 @@ class EmulatedKernel:
                 slots.append(ctypes.c_uint64(buffers[-1].tagged))
             else:
                 slots.append(param.argument_type(arg))
-        held = (_Buffer * max(len(buffers), 1))(*buffers)
+        held = (_TaggedMemory * max(len(buffers), 1))(*buffers)
         addresses = (ctypes.c_void_p * max(len(slots), 1))(*map(ctypes.addressof, slots))
         launch = _Launch(
             self.library.address("emu_entry"), ctypes.addressof(addresses),
@@ -229,7 +229,7 @@ def _runtime(compiler: Compiler) -> tuple[Any, Mapping[str, bytes]]:
     return run, {soname: library(library_recipe("emu_run", text, flags)).code}
 
 
-def _buffer(thing: str, position: int, arg: Argument) -> _Buffer:
+def _buffer(thing: str, position: int, arg: Argument) -> _TaggedMemory:
     """The memory of an argument, with a tagged address."""
     if not isinstance(arg, torch.Tensor) or arg.device.type != "cpu":
         got = f"one on {arg.device}" if isinstance(arg, torch.Tensor) else repr(arg)
@@ -237,7 +237,7 @@ def _buffer(thing: str, position: int, arg: Argument) -> _Buffer:
     address = arg.data_ptr()
     tag = (position + 1 << TAG_SHIFT) + TAG_MIDDLE + (address & PAGE_MASK)
     elements = compute_required_storage_length(arg.shape, arg.stride(), 0)
-    return _Buffer(tag, elements * arg.element_size(), address)
+    return _TaggedMemory(tag, elements * arg.element_size(), address)
 
 
 def _describe(source: KernelSource, error: _Error) -> str:

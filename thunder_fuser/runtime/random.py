@@ -14,8 +14,8 @@ import torch
 from thunder_fuser.base.threads import make_lock
 from thunder_fuser.errors import LaunchError
 
-Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
+DrawWords = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Philox = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
 
 _WORD = 0xFFFFFFFF
 _DRAWING = make_lock()  # two threads must not draw the same offsets
@@ -47,13 +47,13 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
     return seed - (1 << 64) if seed >> 63 else seed, offset  # 64 bits as a signed integer
 
 
-def draw_state(device: torch.device, count: int) -> Stream:
+def draw_state(device: torch.device, count: int) -> Philox:
     """The same as tensors on the device, each of rank 0 and int64."""
     seed, offset = draw(device, count)
     return tuple(torch.full((), bits, dtype=torch.int64, device=device) for bits in (seed, offset))
 
 
-def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
+def philox(counter: DrawWords, key: tuple[torch.Tensor, torch.Tensor]) -> DrawWords:
     """Philox 4x32-10. Each tensor holds 32-bit words as int64."""
     a, b, c, d = counter
     key_a, key_b = key
@@ -73,7 +73,7 @@ def _halves(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return value & _WORD, (value >> 32) & _WORD
 
 
-def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tensor, Words]:
+def _words(stream: Philox, shape: Sequence[int], share: int) -> tuple[torch.Tensor, DrawWords]:
     """For each element: (its position in its group of words, the words of the group)."""
     seed, offset = stream
     position = torch.arange(math.prod(shape), device=seed.device).reshape(tuple(shape))
@@ -83,7 +83,7 @@ def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tens
 
 
 def uniform(
-    lo: torch.Tensor, hi: torch.Tensor, stream: Stream, shape: Sequence[int], dtype: torch.dtype
+    lo: torch.Tensor, hi: torch.Tensor, stream: Philox, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
     """Numbers in [lo, hi), with the same bits as every kernel. lo and hi have rank 0."""
     compute = torch.float64 if dtype is torch.float64 else torch.float32
@@ -97,7 +97,7 @@ def uniform(
 _BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 
-def _unit(lane: torch.Tensor, words: Words, dtype: torch.dtype) -> torch.Tensor:
+def _unit(lane: torch.Tensor, words: DrawWords, dtype: torch.dtype) -> torch.Tensor:
     """Multiples of 2**-bits in [0, 1) as float64, where bits is the size of the significand."""
     if dtype is torch.float64:
         return _long_unit(
@@ -113,7 +113,7 @@ def _long_unit(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
 
 
 def normal(
-    mean: torch.Tensor, std: torch.Tensor, stream: Stream, shape: Sequence[int], dtype: torch.dtype
+    mean: torch.Tensor, std: torch.Tensor, stream: Philox, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
     """Normal numbers by Box-Muller in float64. A kernel computes them in its result's type."""
     wide = dtype is torch.float64

@@ -32,10 +32,10 @@ from thunder.torch.experimental.dtensor_torch_and_prims import dispatch_to_impl,
 from thunder_fuser.thunder_patches.fixes.complex_gradients import conjugated
 from thunder_fuser.thunder_patches.patch import Hooks
 
-Function = Callable[..., Any]
+GradRule = Callable[..., Any]
 
 
-def with_gradients(function: Function, *gradients: Function | None) -> Function:
+def with_gradients(function: GradRule, *gradients: GradRule | None) -> GradRule:
     """y = function(*args), with gradient(g, y, *args) for each of its first arguments, if a tensor.
 
     g: the gradient of y, or of the first of several results. A 0-dim operand may have been
@@ -109,7 +109,7 @@ def _of_taken(g: Any, y: Any, x: Any, index: Any, dim: int) -> Any:
     return prims.index_add(zeros, index, g, dim)
 
 
-GRADIENTS: dict[PrimIDs | str, Function] = {
+GRADIENTS: dict[PrimIDs | str, GradRule] = {
     "torch.relu": with_gradients(ltorch.relu, lambda g, y, *_: ltorch.where(y <= 0, 0.0, g)),
     PrimIDs.ARGMIN: prims.argmin, PrimIDs.ISFINITE: prims.isfinite,
     PrimIDs.ROUND: prims.round, PrimIDs.TRUNC: prims.trunc,

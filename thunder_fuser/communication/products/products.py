@@ -34,15 +34,15 @@ from thunder_fuser.multi_device import LowerParams
 
 Product = Callable[..., torch.Tensor]
 Shape = Sequence[int]
-Sizes = tuple[int, int, int]
+MatrixSizes = tuple[int, int, int]
 
 
-def _rows(a: Shape, b: Shape, _: int) -> Sizes:
+def _rows(a: Shape, b: Shape, _: int) -> MatrixSizes:
     return a[0], a[1], b[1]
 
 
 # [m, k] @ [k, n] on each rank, from the shapes of both operands and the number of ranks.
-_SIZES: dict[str, tuple[str, Callable[[Shape, Shape, int], Sizes]]] = {
+_SIZES: dict[str, tuple[str, Callable[[Shape, Shape, int], MatrixSizes]]] = {
     "all_gather_matmul": (KINDS[0], lambda a, b, world: (a[0] * world, a[1], b[1])),
     # the transpose of the product
     "all_gather_linear": (KINDS[0], lambda a, b, world: (b[0] * world, a[1], a[0])),
@@ -97,7 +97,7 @@ def _decided(  # noqa: PLR0917 - the key of the cache
 
 
 def _chosen(  # noqa: PLR0917 - what a decision depends on
-    kind: str, sizes: Sizes, dtype: str, world: int, lower: LowerParams,
+    kind: str, sizes: MatrixSizes, dtype: str, world: int, lower: LowerParams,
     rates: Callable[[], Bandwidths],
 ) -> Decision:  # fmt: skip
     if lower.overlap == lower.backend == "auto":

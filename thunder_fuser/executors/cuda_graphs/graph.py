@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from thunder_fuser.runtime.cuda_graphs import Function, Recording, is_view
+from thunder_fuser.runtime.cuda_graphs import Capturable, Recording, is_view
 from thunder_fuser.runtime.graph_pools import Owners, Pool, over, storage_of
 
 LEAST_HANDED = 1 << 16  # bytes of a forward's result that is not copied
@@ -38,7 +38,7 @@ class Capturer(Protocol):
     def take_turn(self) -> None: ...
     def make_pool(self) -> Pool: ...
     def capture(
-        self, run: Function, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int],
+        self, run: Capturable, args: Sequence[Any], copied: Container[int], *, kept: Sequence[int],
         room: int, pool: Pool | None, lent: Owners | None,
     ) -> Recording: ...  # fmt: skip
 
@@ -54,7 +54,7 @@ class Graph:
     """
 
     def __init__(
-        self, recorder: Capturer, run: Function, args: Sequence[Any], *, copied: Sequence[int],
+        self, recorder: Capturer, run: Capturable, args: Sequence[Any], *, copied: Sequence[int],
         lasting: Sequence[int], saved: Sequence[int], handed: Sequence[int], room: int = 0,
         lent: Sequence[int] = (), apart: bool = False, lender: Graph | None = None,
     ) -> None:  # fmt: skip

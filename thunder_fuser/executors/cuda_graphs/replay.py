@@ -30,7 +30,7 @@ from thunder_fuser.executors.cuda_graphs.graph import Capturer, Graph, storage_o
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.host.call.dispatch import make_dispatch
 from thunder_fuser.options import OptionValue, in_force
-from thunder_fuser.runtime.cuda_graphs import Function
+from thunder_fuser.runtime.cuda_graphs import Capturable
 
 _IN_SEGMENTS = 1 << 20, 10 << 20  # bytes: what is larger has a segment of its own
 MOST_HELD = 2  # graphs whose results callers may keep before another one copies them
@@ -128,8 +128,8 @@ class GraphSegment:
     """
 
     def __init__(
-        self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
-        *, apart: Callable[[], Function], names: Sequence[str], saved: Sequence[int],
+        self, name: str, run: Capturable, inputs: Sequence[Input], graphs: Graphs,
+        *, apart: Callable[[], Capturable], names: Sequence[str], saved: Sequence[int],
         lent: Sequence[int], handed: Sequence[int], options: Mapping[str, OptionValue],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
@@ -142,7 +142,7 @@ class GraphSegment:
         self.context = {name: self.call}  # as Thunder's bound symbols have it
 
     @cached_property
-    def apart(self) -> Function:
+    def apart(self) -> Capturable:
         """Runs the calls during a capture."""
         return self._apart()
 
@@ -150,7 +150,7 @@ class GraphSegment:
         """Thunder's symbols must have one, but nothing calls it for a final trace."""
         raise NotImplementedError(f"{self.name} is part of a final trace")
 
-    def _miss(self, args: Sequence[Any]) -> Function:
+    def _miss(self, args: Sequence[Any]) -> Capturable:
         pairs = zip(self.inputs, args, strict=True)
         is_plain = all(each.is_number or _is_plain(arg) for each, arg in pairs)
         return _Calls(self, args) if is_plain else self.run

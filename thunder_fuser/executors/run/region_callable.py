@@ -58,8 +58,8 @@ from thunder_fuser.options import OptionValue, in_force, option
 from thunder_fuser.source.lines import line_of, span_of
 from thunder_fuser.trace.proxies import makes, reads
 
-Runner = Callable[..., Sequence[torch.Tensor]]
-Compile = Callable[[Definition, str, Sequence[Any]], Runner]
+RegionRunner = Callable[..., Sequence[torch.Tensor]]
+Compile = Callable[[Definition, str, Sequence[Any]], RegionRunner]
 T = TypeVar("T")
 
 _OP = re.compile(r"fd\.ops\.(\w+)\(.*?(?:\bdim=(\d+))?\)")
@@ -104,7 +104,7 @@ class RegionCallable:
         self._options = options
         # What was recorded ahead of the first call: for which layouts, and the definition.
         self._expected: tuple[Any, Definition] | None = None
-        self.one_by_one: Runner | None = None
+        self.one_by_one: RegionRunner | None = None
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
         self._keeping: Any = None
@@ -127,7 +127,7 @@ class RegionCallable:
         """What Thunder is told of the results."""
         return list(self.region.outputs)
 
-    def _call(self) -> Runner:
+    def _call(self) -> RegionRunner:
         keeping, freeing = self._keeping, self._freeing
         if keeping is None:
             return view_function(self.region)
@@ -141,17 +141,17 @@ class RegionCallable:
         return call
 
     @property
-    def tables(self) -> list[dict[Any, Runner]]:
+    def tables(self) -> list[dict[Any, RegionRunner]]:
         """The runners by layouts and shapes: of calls that keep all operands, and of calls that
         may write over some."""
         return [call.runners for call in (self._keeping, self._freeing) if call is not None]
 
     @property
-    def runners(self) -> list[Runner]:
+    def runners(self) -> list[RegionRunner]:
         """What its calls have run, for each layout and shape of theirs."""
         return [run for known in self.tables for run in known.values()]
 
-    def views(self, args: Sequence[Any]) -> Runner | None:
+    def views(self, args: Sequence[Any]) -> RegionRunner | None:
         """A function that returns the results as views, if they are views of such arguments."""
         return views_for(self.region, args) if self.region.moves_only else None
 
@@ -161,10 +161,10 @@ class RegionCallable:
             self.one_by_one = torch_function(self.region, self.name)
         return self.one_by_one(*args)
 
-    def _miss(self, args: Sequence[Any]) -> Runner:
+    def _miss(self, args: Sequence[Any]) -> RegionRunner:
         return self.views(args) or self._compiled(self.memory.donated, args)
 
-    def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
+    def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> RegionRunner:
         for name, tensor in self._tensors(args):
             check_memory(name, tensor)  # the fallback would read freed memory too
         with in_force(self._options):
@@ -178,7 +178,7 @@ class RegionCallable:
             if isinstance(arg, torch.Tensor):
                 yield f"argument {at} of {self.name}", arg
 
-    def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
+    def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> RegionRunner:
         with in_force(self._options), working(self.place), timing(self.name):
             definition: Definition = ()
             try:
@@ -194,7 +194,7 @@ class RegionCallable:
 
     def _fallback(
         self, failure: FuserError, definition: Definition, args: Sequence[Any]
-    ) -> Runner:
+    ) -> RegionRunner:
         """The torch ops, with a warning; raises the failure if the option strict is set."""
         where = self.region.where or line_of_the_call()
         if option("strict"):
@@ -252,7 +252,7 @@ class RegionCallable:
         ]  # fmt: skip
 
 
-def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
+def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> RegionRunner:
     """The program of a region's definition for arguments like these, from the process's cache."""
     return FusionCache.get().look_up(definition).program_for(args, name=name).run
 

@@ -39,7 +39,7 @@ from thunder_fuser.sharding.propagate import propagate
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
-Runner = Callable[..., Sequence[Any]]
+LocalFunction = Callable[..., Sequence[Any]]
 
 DTENSOR = (
     Row(
@@ -121,7 +121,7 @@ def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
 # --------------------------------------------------------------------------------- the call
 
 
-def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Runner:
+def on_locals(run: LocalFunction, inputs: Sequence[Any], outputs: Sequence[Any]) -> LocalFunction:
     """A function of local tensors -> one of DTensors, with the placements of the trace."""
     wanted, of_results = _specs(inputs), _specs(outputs)
 
@@ -131,7 +131,7 @@ def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Run
     return call
 
 
-def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
+def on_dtensors(run: LocalFunction, inputs: Sequence[Any]) -> LocalFunction:
     """A function of DTensors -> one of local tensors; the inverse of `on_locals`."""
     specs = _specs(inputs)
 

@@ -39,13 +39,13 @@ from torch.utils._pytree import tree_unflatten as unflatten_values
 
 from thunder_fuser.thunder_patches.gradient_rules import with_gradients
 
-Function = Callable[..., Any]
+TensorCall = Callable[..., Any]
 
 _CALLS = OperatorExecutor("thunder_fuser_dtensors")
 _WRITES = frozenset({"out", "inplace"})  # arguments by which torch writes to a tensor
 _METHODS = ("sub", "div", "true_divide", "sum", "tanh", "relu", "sigmoid")
 # {a function that a program calls: the name of the op, the function that it runs}
-_FUNCTIONS: dict[Function, tuple[str, Function]] = {
+_FUNCTIONS: dict[TensorCall, tuple[str, TensorCall]] = {
     **{getattr(torch, name): (name, getattr(torch, name)) for name in _METHODS},
     **{getattr(torch.Tensor, name): (name, getattr(torch, name)) for name in _METHODS},
     F.relu: ("relu", torch.relu),
@@ -59,7 +59,7 @@ _FUNCTIONS: dict[Function, tuple[str, Function]] = {
 # ------------------------------------------------------------------------------------- one call
 
 
-def _call(name: str, function: Function) -> Symbol:
+def _call(name: str, function: TensorCall) -> Symbol:
     """An op that calls a function of torch; its results have the placements that DTensor gives."""
 
     def meta(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ def _proxy(first: DTensorProxy, result: DTensor) -> DTensorProxy:
     )
 
 
-def _gradients_of(function: Function) -> Function:
+def _gradients_of(function: TensorCall) -> TensorCall:
     """(dy, *operands)  ->  the gradient of each operand that is a DTensor of floats, in order.
 
     The function runs once more, as that of any torch function which Thunder does not know.
@@ -119,14 +119,14 @@ def _register_torch(forward: Symbol, backward: Symbol) -> None:
     register_grad(forward, gradient)
 
 
-def _backward(name: str, function: Function) -> Symbol:
+def _backward(name: str, function: TensorCall) -> Symbol:
     return _call(f"{name}_gradients", _gradients_of(function))
 
 
 # --------------------------------------------------------------- the functions that Thunder lacks
 
 
-def _dispatched(plain: Function, op: Symbol) -> Function:
+def _dispatched(plain: TensorCall, op: Symbol) -> TensorCall:
     """The op for DTensors alone, else the function for plain tensors."""
 
     @functools.wraps(plain)
@@ -152,7 +152,7 @@ CALLED = {
 
 _neg, _mul = of_thunder.dtensor_neg_prim, of_thunder.dtensor_mul_prim
 # Thunder makes the operands equally large by primitives of their own.
-_GRADIENTS: dict[Symbol, tuple[Function, ...]] = {
+_GRADIENTS: dict[Symbol, tuple[TensorCall, ...]] = {
     of_thunder.dtensor_add_prim: (lambda g, y, a, b: g, lambda g, y, a, b: g),
     _mul: (lambda g, y, a, b: _mul(g, b), lambda g, y, a, b: _mul(g, a)),
     _neg: (lambda g, y, a: _neg(g),),

@@ -31,7 +31,7 @@ from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.eager.evaluate import move
 
-Runner = Callable[..., list[Any]]
+BoundRun = Callable[..., list[Any]]
 # (argument, its logical sizes)
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -114,7 +114,7 @@ class Bound:
             for r in self.fusion.definition
         )
 
-    def runner(self, run: Runner, keys: tuple[InputKey, ...]) -> Runner:
+    def runner(self, run: BoundRun, keys: tuple[InputKey, ...]) -> BoundRun:
         """`run`, whose results become AllocatedTensors where no strides describe their memory."""
         if not self.has_layouts:
             return run

@@ -46,7 +46,7 @@ SYMBOLS = {
 }  # fmt: skip
 
 Make = Callable[[tuple[Any, ...]], Any]
-Runner = Callable[..., None]
+NativeLaunch = Callable[..., None]
 Check = Callable[..., bool]
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -78,7 +78,7 @@ def empty_in_c(
     return in_c.empty((in_python, sample, sizes, strides))  # type: ignore[no-any-return]
 
 
-def cpu_launch(source: KernelSource, function: Callable[..., None]) -> Runner | None:
+def cpu_launch(source: KernelSource, function: Callable[..., None]) -> NativeLaunch | None:
     """A function that calls a CPU kernel with tensors and integers; None if C cannot."""
     in_c, kinds = native(), _kinds(source)
     if in_c is None or source.checks or kinds.strip(b"pq"):
@@ -95,7 +95,7 @@ def cpu_launch(source: KernelSource, function: Callable[..., None]) -> Runner | 
     )
 
 
-def cuda_launch(kernel: CudaKernel) -> Runner | None:
+def cuda_launch(kernel: CudaKernel) -> NativeLaunch | None:
     """A function that enqueues a CUDA kernel, with tensors and numbers, on torch's current stream;
     None if C cannot."""
     source, index = kernel.source, kernel.device_index

@@ -21,7 +21,7 @@ from thunder_fuser.host.call.dispatch import alignment_of
 REMEMBERED = 8  # calls of a function, the newest
 
 Facts = Mapping[str, object]
-Call = Mapping[str, Facts]  # by the name of the argument
+SeenCall = Mapping[str, Facts]  # by the name of the argument
 
 
 def note_miss(
@@ -40,7 +40,7 @@ def note_miss(
         note(owner, f"{thing}, compiled again", call, variant)
 
 
-def note(owner: object, thing: str, call: Call, variant: object = None) -> None:
+def note(owner: object, thing: str, call: SeenCall, variant: object = None) -> None:
     """The same for a call given by its facts."""
     calls = _SEEN.setdefault(owner, {}).setdefault(variant, deque(maxlen=REMEMBERED))
     if calls:
@@ -71,7 +71,7 @@ def facts_of(value: Any) -> Facts:
     return facts
 
 
-def changes(before: Call, now: Call) -> dict[str, list[str]]:
+def changes(before: SeenCall, now: SeenCall) -> dict[str, list[str]]:
     """{argument that differs: a text for each fact that differs}"""
     differences = {}
     for name, facts in now.items():
@@ -86,4 +86,4 @@ def changes(before: Call, now: Call) -> dict[str, list[str]]:
     return differences
 
 
-_SEEN: WeakKeyDictionary[object, dict[object, deque[Call]]] = WeakKeyDictionary()
+_SEEN: WeakKeyDictionary[object, dict[object, deque[SeenCall]]] = WeakKeyDictionary()

@@ -25,7 +25,7 @@ import torch
 from thunder_fuser.ir.record import AttrValue, Literal
 
 Names = tuple[str, ...]
-Sizes = tuple[int, ...]
+Ints = tuple[int, ...]
 
 
 class HostNode:
@@ -82,8 +82,8 @@ class Allocate(HostNode):
 
     MAKES = ("name",)
     name: str
-    sizes: Sizes
-    strides: Sizes
+    sizes: Ints
+    strides: Ints
     dtype: torch.dtype
     is_packed: bool = False
     is_persistent: bool = False
@@ -164,7 +164,7 @@ class LaunchKernel(HostNode):
     pointer: str
     inputs: tuple[KernelArgument, ...]
     outputs: Names
-    sizes: Sizes = ()
+    sizes: Ints = ()
 
     @property
     def in_c(self) -> str:
@@ -298,7 +298,7 @@ class Wait(HostNode):
 
     READS, MAKES = ("sent",), ("name",)
     name: str
-    strides: Sizes | None = None
+    strides: Ints | None = None
 
     @property
     def sent(self) -> str:
@@ -344,7 +344,7 @@ class ReturnedValue(NamedTuple):
     its history of gradients."""
 
     name: str
-    shape: Sizes | None = None
+    shape: Ints | None = None
     is_detached: bool = False
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
 
-Runner = Callable[..., list[torch.Tensor]]
+ProgramRun = Callable[..., list[torch.Tensor]]
 _NUMBERS = count()  # each program gets a new number
 
 # Without a profiler, a range costs 0.1 us.
@@ -169,7 +169,7 @@ class HostProgram:
     """
 
     text: str
-    run: Runner = field(compare=False, repr=False)
+    run: ProgramRun = field(compare=False, repr=False)
     segmented: SegmentedFusion = field(compare=False, repr=False)
     nodes: tuple[HostNode, ...] = ()
     sources: tuple[KernelSource, ...] = ()
@@ -222,7 +222,7 @@ def _text(fusion: Fusion, nodes: Sequence[HostNode], in_c: Container[str] = ()) 
     return f"def run({', '.join(fusion.inputs)}):\n{lines}"
 
 
-def _function(text: str, names: Mapping[str, Any]) -> Runner:
+def _function(text: str, names: Mapping[str, Any]) -> ProgramRun:
     scope = dict(names)
     exec(compile(text, "<host program>", "exec"), scope)
     return scope.pop("run")  # else a reference cycle would keep kernels until a garbage collection

@@ -21,7 +21,7 @@ from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.scalar import Scalar, ceil_div, const, product
 
 Fresh = Callable[[Scalar], IterDomain]
-Sizes = Callable[[AttrValue], tuple[Scalar, ...]]
+SizesOf = Callable[[AttrValue], tuple[Scalar, ...]]
 Width = TypeVar("Width", int, Scalar)
 
 
@@ -108,7 +108,7 @@ def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
     return (product(extents) + (chunk - 1)) // chunk
 
 
-def movement(operands: Sequence[Domain], record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def movement(operands: Sequence[Domain], record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """The axes of a movement op's result, by the table below."""
     if record.op == "cat":
         return _cat(operands, record, fresh)
@@ -117,12 +117,12 @@ def movement(operands: Sequence[Domain], record: OpRecord, sizes: Sizes, fresh: 
     return _RULES[record.op](operands[0], record, sizes, fresh)
 
 
-def _stride_order(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _stride_order(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     _check_rank(record, "stride_order", len(domain))
     return domain
 
 
-def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _broadcast(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0], is_broadcast_dim=[False, True] -> [i0, b1]"""
     flags = record.ints("is_broadcast_dim")
     if sum(not flag for flag in flags) != len(domain):
@@ -131,7 +131,7 @@ def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> 
     return tuple(fresh(const(1)) if flag else next(rest) for flag in flags)
 
 
-def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0{4}], shape=[2, 4], broadcast_dims=[1] -> [i1{2}, i0{4}]"""
     shape = sizes(record.attr("shape"))
     dims = record.ints("broadcast_dims")
@@ -143,7 +143,7 @@ def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fre
     return tuple(_stretched(source.get(at), size, record, fresh) for at, size in enumerate(shape))
 
 
-def _expand(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _expand(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     shape = sizes(record.attr("shape"))
     _check_rank(record, "shape", len(domain))
     minus_one = const(-1)
@@ -160,7 +160,7 @@ def _stretched(axis: IterDomain | None, size: Scalar, record: OpRecord, fresh: F
     return axis
 
 
-def _squeeze(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _squeeze(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0, b1] squeezed at 1 -> [i0]"""
     dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     for at in dims:
@@ -169,7 +169,7 @@ def _squeeze(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
     return tuple(axis for at, axis in enumerate(domain) if at not in dims)
 
 
-def _permute(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _permute(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0, i1] permuted by [1, 0] -> [i1, i0]"""
     dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     if len(dims) != len(domain):
@@ -177,7 +177,7 @@ def _permute(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
     return tuple(domain[at] for at in dims)
 
 
-def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _reshape(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0{4}, i1{6}] to (4, 2, 3) -> [i0{4}, i2{2}, i3{3}]: leading equal axes keep their names."""
     shape = _with_inferred_size(record, sizes(record.attr("new_shape")), domain)
     total, wanted = product(axis.extent for axis in domain), product(shape)
@@ -210,7 +210,7 @@ def _with_inferred_size(
     return tuple(rest if s is minus_one else s for s in shape)
 
 
-def _slice(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _slice(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0{8}], start [2], end [6] -> [i1{4}]; with strides [3] -> [i1{2}].
 
     An axis that is taken whole keeps its name.
@@ -254,13 +254,13 @@ def _check_slice(record: OpRecord, rank: int) -> None:
             raise record.error(f"axis {at}", "0 <= start <= end", f"{start}:{end}")
 
 
-def _flip(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _flip(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0, i1] flipped over 1 -> [i0, i2]"""
     dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     return tuple(fresh(axis.extent) if at in dims else axis for at, axis in enumerate(domain))
 
 
-def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+def _pad(domain: Domain, record: OpRecord, sizes: SizesOf, fresh: Fresh) -> Domain:
     """[i0{4}] padded by (1, 2) -> [i1{7}]; widths start at the last axis, as in torch."""
     none = const(0)
     pairs = _pairs(record, sizes(record.attr("pad_widths")), len(domain), none)
@@ -341,7 +341,7 @@ def _check_rank(record: OpRecord, key: str, rank: int) -> None:
         raise record.error(key, f"{rank} entries", list(record.ints(key)))
 
 
-_RULES: dict[str, Callable[[Domain, OpRecord, Sizes, Fresh], Domain]] = {
+_RULES: dict[str, Callable[[Domain, OpRecord, SizesOf, Fresh], Domain]] = {
     "stride_order": _stride_order,
     "broadcast": _broadcast,
     "broadcast_in_dim": _broadcast_in_dim,

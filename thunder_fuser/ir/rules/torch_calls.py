@@ -24,7 +24,7 @@ from thunder_fuser.ir.rules.indexed import (
     check_index,
     check_rank,
 )
-from thunder_fuser.ir.rules.shapes import Sizes, matmul, may_be_equal, normalise_axis
+from thunder_fuser.ir.rules.shapes import SizesOf, matmul, may_be_equal, normalise_axis
 from thunder_fuser.ir.rules.type_rules import check_literals
 from thunder_fuser.ir.scalar import Scalar, const, product
 
@@ -36,7 +36,7 @@ _OF_BLOCKS = {
 _ATTENDS = (DataType.Half, DataType.BFloat16, DataType.Float)
 
 
-def result_sizes(record: OpRecord, operands: list[TensorView], sizes: Sizes) -> list[Extents]:
+def result_sizes(record: OpRecord, operands: list[TensorView], sizes: SizesOf) -> list[Extents]:
     """The sizes of each result; DefinitionError or DtypeError names the operand that does not fit.
 
     Operands are tensors, except that the source of `scatter` may be a number.
