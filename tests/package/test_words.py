@@ -17,7 +17,9 @@ from tests.package.test_house import PACKAGE
 WORDS = {"one", "found", "made", "given", "own", "told"}
 
 # The types of which two files define one, with different meanings.
-TWICE = {"Call", "Definition", "Kernel", "Kind", "Op", "Operand", "Scalar", "Sizes", "Store", "Value"}
+TWICE = {
+    "Call", "Definition", "Kernel", "Kind", "Op", "Operand", "Scalar", "Sizes", "Store", "Value",
+}  # fmt: skip
 
 # {room: the functions that may still return three or more values of several types without names}
 UNNAMED = {".": 2, "executors": 1, "host": 1, "ir": 5, "trace": 1}
