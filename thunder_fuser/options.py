@@ -54,8 +54,8 @@ class Option:
         """The value in the row's type; OptionError if it does not fit."""
         if isinstance(value, str) and self.type is bool:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
-        if isinstance(value, str) and self.type is int and value.lstrip("-").isdigit():
-            value = int(value)
+        if isinstance(value, str) and self.type is int and value.isascii():
+            value = int(value) if value.removeprefix("-").isdigit() else value
         if self.type is float:
             value = self._number(value)
         if isinstance(value, str) and self.type is MultiDeviceParams:

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from thunder_fuser.__main__ import main
+from thunder_fuser.errors import OptionError
 from thunder_fuser.options import OPTIONS, OptionValues
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,12 @@ def test_the_keywords_are_the_rows() -> None:
     }
     assert get_type_hints(OptionValues) == types
     assert list(OptionValues.__annotations__) == list(OPTIONS)
+
+
+@pytest.mark.parametrize("value", ["--3", "²", "٣", "", "-", "3.0", "1_0"])
+def test_what_is_no_integer_is_refused(value: str) -> None:
+    with pytest.raises(OptionError, match="option fuel: expected the type int"):
+        OPTIONS["fuel"].parse(value)
 
 
 def test_mypy_checks_the_keywords(tmp_path: Path) -> None:

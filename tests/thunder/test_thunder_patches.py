@@ -277,10 +277,21 @@ def _several(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor) -> Any:
     )  # fmt: skip
 
 
+def _measured(x: torch.Tensor, w: torch.Tensor, m: torch.Tensor) -> Any:
+    """What a training step says beside its loss: integers, bools and tensors of the same sizes."""
+    hits = (x.argmax() == torch.arange(3)).float()
+    return (
+        x * w, hits.mean(), (x > 0).float() * 2, x.argmax().float(), torch.zeros_like(x),
+        torch.ones_like(x) + 1, torch.full_like(x, 3.0), torch.empty_like(x).fill_(1.0),
+        torch.zeros_like(x) + w, x[x.argmax()] * 2, x.new_zeros(3), torch.where(x > 0, w, m),
+    )  # fmt: skip
+
+
 @by_each_jit
 @pytest.mark.parametrize(
     "function",
-    [_several, lambda x, w, m: (x.detach() * m, (x * w).detach()), lambda x, w, m: (m * 2, x * w)],
+    [_several, _measured, lambda x, w, m: (x.detach() * m, (x * w).detach()),
+     lambda x, w, m: (m * 2, x * w)],
 )
 def test_results_without_gradients(jit: Jit, function: Callable[..., Any]) -> None:
     jitted = jit(function)
@@ -391,7 +402,7 @@ class _Generates(nn.Linear):
 def test_generate_says_that_torch_runs_it(jit: Jit) -> None:
     model, x = _Generates(3, 3), torch.randn(2, 3)
     jitted = jit(model)
-    with pytest.warns(FallbackWarning, match="thunderfx") as told:
+    with pytest.warns(FallbackWarning, match="for the original model") as told:
         result = jitted.generate(x)
     assert told[0].filename == __file__
     torch.testing.assert_close(result, model.generate(x))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results that have no gradient, gradients of gradients, and custom autograd.Functions.
 
-    return y, y.detach(), mask * 2         before: all require gradients; now: y alone
+    return y, y.detach(), (y > 0).float()  before: all require gradients; now: y alone
     grad(f(x), x, create_graph=True)       before: no gradient of it, and no error; now: an error
     var_mean(x)[0] of one number           before: the backward calls zeros(); now: zeros(())
     f(x, x), which writes to x             before: both have the gradient; now: the first has it
@@ -43,7 +43,8 @@ _TWICE = (
 )
 _CUT = "is_differentiable_outputs"  # Thunder's option, which says the same
 _SIDE = ("bw", "saved_tensors")  # what Thunder's second Function hands to the first
-_DETACH = ("detach", "torch.detach", "torch.Tensor.detach")
+_FILLED = ("zeros", "ones", "full", "empty", "rand", "randn")
+_CUTTING = {"detach", *(f"{name}_like" for name in _FILLED), *(f"new_{name}" for name in _FILLED)}
 # While Thunder differentiates a function: the positions of the results without gradients.
 _without: ContextVar[frozenset[int]] = ContextVar("without", default=frozenset())
 _APPLY = torch.ops.higher_order.autograd_function_apply
@@ -98,14 +99,14 @@ def _without_gradients(trace: TraceCtx, results: tuple[Any, ...]) -> frozenset[i
     depends = {p.name for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad}
     cut: set[str] = set()
     for bsym in trace.bound_symbols[:-1]:
-        leads = any(p.name in depends for p in reads(bsym)) and bsym.sym.id not in _DETACH
+        leads = any(p.name in depends for p in reads(bsym)) and bsym.sym.name not in _CUTTING
         for out in makes(bsym):
-            is_cut = not leads or ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
+            has_gradient = leads and is_inexact_dtype(getattr(out, "dtype", float))
+            is_cut = not has_gradient or ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
             (cut if is_cut else depends).add(out.name)
-    cut -= depends
     return frozenset(
         at for at, p in enumerate(results)
-        if isinstance(p, TensorProxy) and p.name in cut and is_inexact_dtype(p.dtype)
+        if isinstance(p, TensorProxy) and p.name in cut - depends and is_inexact_dtype(p.dtype)
     )  # fmt: skip
 
 

@@ -34,8 +34,7 @@ from thunder_fuser.thunder_patches.patch import Hooks
 
 _EAGER = (
     "jitted.generate() runs the original model in eager torch. To fix it: write"
-    " model.compile(backend='thunder_fuser'), or thunder.dynamo.thunderfx(model), and generate"
-    " with that."
+    " model.compile(backend='thunder_fuser') for the original model, and call model.generate()."
 )
 _OF_THUNDER = {  # attributes that a new jitted module has of its own
     "_modules", "_forward_fn", "_overrides_parameters", "_overrides_buffers", "_module_cache",
