@@ -96,17 +96,16 @@ def _is_on() -> bool:
 
 def _without_gradients(trace: TraceCtx, results: tuple[Any, ...]) -> frozenset[int]:
     """The positions of results of floats to which no argument's gradient leads."""
-    depends = {p.name for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad}
-    cut: set[str] = set()
+    leads = {p.name: True for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad}
     for bsym in trace.bound_symbols[:-1]:
-        leads = any(p.name in depends for p in reads(bsym)) and bsym.sym.name not in _CUTTING
+        follows = bsym.sym.name not in _CUTTING and any(leads.get(p.name) for p in reads(bsym))
         for out in makes(bsym):
-            has_gradient = leads and is_inexact_dtype(getattr(out, "dtype", float))
-            is_cut = not has_gradient or ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
-            (cut if is_cut else depends).add(out.name)
+            is_float = is_inexact_dtype(getattr(out, "dtype", float))
+            is_cut = not is_float or ProxyTag.DETACHED_AUTOGRAD_GRAPH in out.tags
+            leads[out.name] = leads.get(out.name, False) or (follows and not is_cut)
     return frozenset(
         at for at, p in enumerate(results)
-        if isinstance(p, TensorProxy) and p.name in cut - depends and is_inexact_dtype(p.dtype)
+        if isinstance(p, TensorProxy) and leads.get(p.name) is False and is_inexact_dtype(p.dtype)
     )  # fmt: skip
 
 
