@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.kernels import columns, fused, pointwise, quantize, rows
+from benchmarks.kernels import columns, fused, pointwise, quantize, rows, views
 from benchmarks.kernels.operation import Operation, Shape, fill
 from thunder_fuser.errors import InputError
 
 OPERATIONS: Mapping[str, Operation] = {
     op.name: op
-    for table in (pointwise, rows, columns, quantize, fused)
+    for table in (pointwise, rows, columns, views, quantize, fused)
     for op in table.OPERATIONS
 }
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}

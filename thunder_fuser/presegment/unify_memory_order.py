@@ -22,7 +22,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 from thunder_fuser.ir.strides import stride_order_of
 from thunder_fuser.presegment.rewrite import RewriteRule
-from thunder_fuser.schedule.axes import order_in_memory, order_over, summed_order
+from thunder_fuser.schedule.axes import order_over, order_read, places_in_views, summed_order
 from thunder_fuser.target import Target
 
 
@@ -68,12 +68,13 @@ def _copies(
 
 def order_of_sum(whole: Part, record: OpRecord, options: CompileOptions) -> tuple[str, ...]:
     """The axes that a reduction walks, slowest first: in the memory order of the arguments that it
-    reads with most of them, if these agree; else as `summed_order` finds it for all tensors.
+    reads with most of them, or of their views, if these agree; else as `summed_order` finds it.
 
     T4 = sum(T0[i0, i1] * x[i1], i1); T7 = sum(T1[i1, i0] * T4[i0], i0)     (i0, i1) and (i1, i0)
     """
     pattern = whole.patterns[record.outputs[0]]
-    orders = {order_in_memory(whole, n, pattern.walked) for n in _readers(whole, record)}
+    places = places_in_views(whole, pattern.walked)
+    orders = {order_read(whole, name, places) for name in _readers(whole, record)}
     most = max(map(len, orders), default=0)
     longest = [order for order in orders if len(order) == most and pattern.reduced <= set(order)]
     if len(longest) == 1:

@@ -10,7 +10,7 @@ A wide access needs neighbouring elements at an aligned address. Index expressio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes
@@ -44,19 +44,54 @@ def size_of(part: Part, axes: Iterable[str]) -> int:
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     """The axes, slowest first, in the memory order of the tensors that have most of them; of
-    several orders, that of most bytes."""
-    wanted, weights = set(axes), dict[tuple[str, ...], int]()
-    for name in (*part.outputs, *part.inputs):
-        order = order_in_memory(part, name, wanted)
-        weights[order] = weights.get(order, 0) + part.bytes_of(name)
-    order = max(weights, key=lambda order: (len(order), weights[order]), default=())
+    several orders, that of most bytes. Where no tensor has all, that of their views."""
+    wanted, names = set(axes), (*part.outputs, *part.inputs)
+    order = _heaviest(part, {name: order_in_memory(part, name, wanted) for name in names})
+    if not wanted.issubset(order):
+        views = places_in_views(part, wanted)
+        read = _heaviest(part, {name: order_read(part, name, views) for name in names})
+        order = read if len(read) > len(order) else order
     rest = sorted(wanted.difference(order), key=lambda a: int(a[1:]))
     return (*rest, *order)
+
+
+def _heaviest(part: Part, orders: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    weights = dict[tuple[str, ...], int]()
+    for name, order in orders.items():
+        weights[order] = weights.get(order, 0) + part.bytes_of(name)
+    return max(weights, key=lambda order: (len(order), weights[order]), default=())
 
 
 def order_in_memory(part: Part, name: str, wanted: Set[str]) -> tuple[str, ...]:
     """Those of the wanted axes that a tensor has, slowest in its memory first."""
     return order_over(part, part.memory_axes(name), wanted)
+
+
+def order_read(part: Part, name: str, places: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The wanted axes of what is read of a tensor, slowest in its memory first. places: see
+    `places_in_views`.
+
+    T1[i0, i2] = slice(T0[i0, i1])                          T0: (i0, i2), as T1
+    T1[i0, i4] = reshape(permute(T0[i0, i1, i2, i3]))       (i0, i2, i1, i3) -> (i0, i4, i4)
+    """
+    order = [place for axis in part.memory_axes(name) for place in places.get(axis, ())]
+    return tuple(reversed(dict.fromkeys(reversed(order))))
+
+
+def places_in_views(part: Part, wanted: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The wanted axes that lie in the place of an axis: of a wanted one itself, of others what
+    views and indices make of them. Of axes that a reshape merges the last has that of all.
+
+    T1[i0, i3] = cat(T0[i0, i1], T2[i0, i2])                     i1: (i3,)  i2: (i3,)
+    T1[i0, i1, i3] = embedding_fwd(T0[i0, i1], T2[i2, i3])       i2: (i0, i1)
+    T1[i3] = reshape(T0[i0, i1])                                 i0: ()  i1: (i3,)
+    """
+    places: dict[str, tuple[str, ...]] = {axis: (axis,) for axis in wanted}
+    for (*outer, last), after in reversed(part.remade_axes):
+        if places.keys() >= {*after}:
+            places.setdefault(last, tuple(place for axis in after for place in places[axis]))
+            places |= {axis: () for axis in outer if axis not in places}
+    return places
 
 
 def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
