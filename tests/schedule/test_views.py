@@ -54,12 +54,14 @@ VIEWS: dict[str, tuple[View, Shapes, Shapes]] = {
     "slice": (lambda ops, shape, x: _halves(ops, shape, x)[1], [(2048, 512)], [(130, 12)]),
     "pad": (lambda ops, shape, x: ops.pad(x, [0, 8]), [(2048, 512)], [(130, 12)]),
     "flip": (lambda ops, shape, x: ops.flip(x, [0]), [(2048, 512)], [(130, 12)]),
-    "cat": (lambda ops, shape, *x: ops.cat(x, 1), [(2048, 512), (2048, 256)], [(130, 12), (130, 8)]),
+    "cat": (
+        lambda ops, shape, *x: ops.cat(x, 1), [(2048, 512), (2048, 256)], [(130, 12), (130, 8)]
+    ),
     "slice of a slice": (_last_of_first, [(2048, 1024)], [(130, 24)]),
     "permutation": (_permuted, [(64, 32, 1024)], [(6, 22, 24)]),
     "heads side by side": (_side_by_side, [(4, 8, 512, 64)], [(2, 2, 65, 8)]),
     "pieces": (_pieces, [(2048, 1024)], [(130, 32)]),
-}
+}  # fmt: skip
 
 
 def reduced(name: str, dims: list[int], *, small: bool) -> tuple[FusionDefinition, list[Any]]:

@@ -33,6 +33,7 @@ from thunder_fuser.ir.strides import (
 )
 
 T = TypeVar("T")
+RemadeAxes = tuple[tuple[str, ...], tuple[str, ...]]  # axes, and what a view makes of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,44 +157,42 @@ class Part:
         return tuple(self.domain_map.axis(axes[at]) for at in real)
 
     @cached_property
-    def merged_axes(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The axes that reshapes split or make, and indices of several axes replace, each with its
-        pieces, slowest first.
-
-        T1 = reshape(T0[i0, i1, i2], [N, C, L]) with i1 and i2 as C, now i3  ->  (i3, (i1, i2))
-        """
-        return tuple(dict.fromkeys(
-            (merged[0], pieces)
-            for before, after in self.remade_axes
-            for merged, pieces in ((before, after), (after, before))
-            if len(merged) == 1 < len(pieces)
-        ))  # fmt: skip
+    def merged_axes(self) -> tuple[RemadeAxes, ...]:
+        """Those of `remade_axes` with several axes on one side, in both directions."""
+        several = (pair for pair in self.remade_axes if max(map(len, pair)) > 1)
+        return tuple(way for pair in several for way in (pair, pair[::-1]))
 
     @cached_property
-    def remade_axes(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    def remade_axes(self) -> tuple[RemadeAxes, ...]:
         """Groups of axes, each with the axes that a view or an index makes of it, in order.
 
         reshape([i0, i1]) -> [i2]                  (i0, i1): (i2,)
         cat([i0, i1], [i0, i2]) -> [i0, i3]        (i1,): (i3,), (i2,): (i3,)
         embedding_fwd([i0, i1], [i2, i3])          (i2,): (i0, i1)
         """
-        return tuple(pair for expr in self.exprs for pair in self._remade(expr))
+        return tuple(dict.fromkeys(pair for expr in self.exprs for pair in self._remade(expr)))
 
-    def _remade(self, expr: OpRecord) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    def _remade(self, expr: OpRecord) -> Iterator[RemadeAxes]:
         is_index = expr.row.kind is OpKind.INDEX
         if not (is_index or expr.op in ("reshape", "slice", "pad", "cat", "flip")):
             return
         read = (str(expr.inputs[expr.row.source]),) if is_index else names_of(expr)
         *operands, result = views = [self.tensors[name] for name in (*read, expr.outputs[0])]
         for operand in operands if all(0 not in view.sizes for view in views) else ():
-            for pair in _remade_groups(expr.op, operand.sizes, result.sizes):
+            rank, more = len(operand.sizes), len(result.sizes) - len(operand.sizes)
+            pairs = reshape_groups(operand.sizes, result.sizes) if expr.op == "reshape" else (
+                # an index of several axes has them first
+                ((at,), range(at + more if at else 0, at + more + 1)) for at in range(rank)
+            )
+            for pair in pairs:
                 groups = [
                     [view.domain.no_reductions[at] for at in group if view.sizes[at] != 1]
                     for group, view in zip(pair, (operand, result), strict=True)
                 ]
                 if groups[0] and not any(a.is_broadcast for group in groups for a in group):
                     before, after = (tuple(map(self.domain_map.axis, group)) for group in groups)
-                    yield before, after
+                    if before != after:
+                        yield before, after
 
     def bytes_of(self, name: str) -> int:
         """The bytes of a tensor in memory; see bytes_in_memory."""
@@ -233,15 +232,6 @@ class Parts:
         inputs = tuple(name for name in read if name not in makes)
         outputs = tuple(name for name in makes if name in wanted)
         return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
-
-
-def _remade_groups(
-    op: str, before: Sequence[int], after: Sequence[int]
-) -> Iterable[tuple[Sequence[int], Sequence[int]]]:
-    if op == "reshape":
-        return reshape_groups(before, after)
-    more = len(after) - len(before)  # of an index of several axes, which come first
-    return [((at,), range(at + more if at else 0, at + more + 1)) for at in range(len(before))]
 
 
 def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:

@@ -44,7 +44,8 @@ class SectorWaste:
 
     def __init__(self, whole: Part, target: Target) -> None:
         self._extents = whole.extents
-        self._pieces = dict(whole.merged_axes)
+        ways = whole.merged_axes
+        self._pieces = {axes[0]: pieces for axes, pieces in ways if len(axes) == 1 < len(pieces)}
         self._orders: dict[str, StoredOrder] = {}
         for name in () if target.is_cpu else dict.fromkeys((*whole.inputs, *whole.producer)):
             view = whole.tensors[name]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.part import Part, RemadeAxes
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -32,6 +32,9 @@ RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop if an index or a branch chang
 
 # Transforms the axes for vectors of a width. The result is false if the width does not divide them.
 Build = Callable[[Transforms, int], object]
+
+
+Places = Mapping[str, tuple[str, ...]]  # the axes in the place of each, see `places_in_views`
 
 
 def size_of(part: Part, axes: Iterable[str]) -> int:
@@ -67,18 +70,32 @@ def order_in_memory(part: Part, name: str, wanted: Set[str]) -> tuple[str, ...]:
     return order_over(part, part.memory_axes(name), wanted)
 
 
-def order_read(part: Part, name: str, places: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The wanted axes of what is read of a tensor, slowest in its memory first. places: see
-    `places_in_views`.
+def order_read(part: Part, name: str, places: Places) -> tuple[str, ...]:
+    """The wanted axes of what is read of a tensor, slowest in its memory first.
 
     T1[i0, i2] = slice(T0[i0, i1])                          T0: (i0, i2), as T1
     T1[i0, i4] = reshape(permute(T0[i0, i1, i2, i3]))       (i0, i2, i1, i3) -> (i0, i4, i4)
     """
-    order = [place for axis in part.memory_axes(name) for place in places.get(axis, ())]
-    return tuple(reversed(dict.fromkeys(reversed(order))))
+    return _placed(part.memory_axes(name), places)
 
 
-def places_in_views(part: Part, wanted: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
+    """The order of axes as one of the wanted axes, through reshapes in both directions.
+
+    T1 = reshape(T0: [n, c, h, w], [n, g, k, h, w])     (n, h, w, c)  <->  (n, h, w, g, k)
+    T2 = reshape(T1, [n, d, h, w])                      (n, h, w, c)  <->  (n, h, w, d)
+    """
+    ways = part.merged_axes
+    return _placed(order, _places(wanted, (*reversed(ways), *ways)))
+
+
+def _placed(order: Iterable[str], places: Places) -> tuple[str, ...]:
+    """Of axes that lie in several places the last counts."""
+    there = [place for axis in order for place in places.get(axis, ())]
+    return tuple(reversed(dict.fromkeys(reversed(there))))
+
+
+def places_in_views(part: Part, wanted: Iterable[str]) -> Places:
     """The wanted axes that lie in the place of an axis: of a wanted one itself, of others what
     views and indices make of them. Of axes that a reshape merges the last has that of all.
 
@@ -86,42 +103,16 @@ def places_in_views(part: Part, wanted: Iterable[str]) -> dict[str, tuple[str, .
     T1[i0, i1, i3] = embedding_fwd(T0[i0, i1], T2[i2, i3])       i2: (i0, i1)
     T1[i3] = reshape(T0[i0, i1])                                 i0: ()  i1: (i3,)
     """
+    return _places(wanted, reversed(part.remade_axes))
+
+
+def _places(wanted: Iterable[str], remade: Iterable[RemadeAxes]) -> Places:
     places: dict[str, tuple[str, ...]] = {axis: (axis,) for axis in wanted}
-    for (*outer, last), after in reversed(part.remade_axes):
+    for before, after in remade:
         if places.keys() >= {*after}:
-            places.setdefault(last, tuple(place for axis in after for place in places[axis]))
-            places |= {axis: () for axis in outer if axis not in places}
+            places.setdefault(before[-1], tuple(p for axis in after for p in places[axis]))
+            places |= {axis: () for axis in before if axis not in places}
     return places
-
-
-def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
-    """The order of axes as one of the wanted axes. An axis that a reshape splits or makes counts
-    as its pieces, and pieces that follow one another as their axis.
-
-    T1 = reshape(T0: [n, c, h, w], [n, g, k, h, w])     (n, h, w, c)  <->  (n, h, w, g, k)
-    T2 = reshape(T1, [n, d, h, w])                      (n, h, w, c)  <->  (n, h, w, d)
-    """
-    if not wanted <= set(order):
-        split, again = dict(part.merged_axes), {p: m for m, p in part.merged_axes if m in wanted}
-        order = tuple(a if a in wanted else again.get(split.get(a, ()), a) for a in order)
-        for merged, pieces in part.merged_axes:
-            order = _with_pieces(order, merged, pieces, wanted)
-    return tuple(dict.fromkeys(axis for axis in order if axis in wanted))
-
-
-def _with_pieces(
-    order: tuple[str, ...], merged: str, pieces: tuple[str, ...], wanted: Set[str]
-) -> tuple[str, ...]:
-    """Replaces an unwanted axis by its pieces, or unwanted neighbouring pieces by their axis; the
-    order as it is if neither side is wanted alone."""
-    if merged in order and merged not in wanted and wanted >= set(pieces):
-        at = order.index(merged)
-        return (*order[:at], *pieces, *order[at + 1 :])
-    if merged in wanted and merged not in order and wanted.isdisjoint(pieces):
-        at = order.index(pieces[0]) if pieces[0] in order else len(order)
-        if order[at : at + len(pieces)] == pieces:
-            return (*order[:at], merged, *order[at + len(pieces) :])
-    return order
 
 
 def summed_order(
