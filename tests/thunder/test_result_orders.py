@@ -136,6 +136,21 @@ def test_a_transposed_stream_ends_at_the_first_sum_unless_it_is_seen(sees_stream
         assert strides(got[1]) == strides(right[1])
 
 
+def test_a_joined_transposed_matrix_is_row_major_also_where_nobody_sees_it() -> None:
+    """Rotary tables: each layer reads them beside tensors of which the last axis is innermost."""
+    weight = torch.randn(8, 8)
+
+    def rotated(x: torch.Tensor, pitch: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        angles = (pitch[None, :, None] @ places[None, None, :]).transpose(1, 2)
+        cos = torch.cat([angles, angles], -1).cos()[:, None]
+        return F.linear(F.linear(x * cos, weight) * cos, weight)
+
+    values = torch.randn(2, 3, 5, 8), torch.randn(4), torch.arange(5.0)
+    jitted = jit(rotated, strict=True)
+    torch.testing.assert_close(jitted(*values), rotated(*values))
+    assert not any(transposed_results(jitted))
+
+
 def test_gradients_of_a_transposed_stream() -> None:
     model = Stream(sees_stream=True).double()
     image = torch.randn(2, 6, 3, 4, dtype=torch.float64, requires_grad=True)

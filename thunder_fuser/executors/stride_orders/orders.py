@@ -10,10 +10,11 @@ results of cumsum are contiguous, and those of cat and pad unless all operands a
 view inside of a region has no memory yet, so results computed from it are contiguous.
 
 If the user never sees a result's strides (visible.py), its order is free: what its reader wishes
-for; else, if its operands differ, channels last if one of them is, else contiguous. Otherwise a
-transposed image in a transformer's residual stream would turn every layer's kernels into
-transposes. Channels-last images stay so through reshapes that split or merge their axes without a
-copy, as in a group norm: [N, G, C / G, H, W]. docs/stride-orders.md has all rules in one place.
+for; else, if its operands differ, channels last if one of them is, else contiguous: with a
+transposed image in a transformer's residual stream every layer's kernels would transpose. Only
+images are joined and padded in their own order. Channels-last images stay so through reshapes that
+split or merge their axes without a copy, as in a group norm: [N, G, C / G, H, W].
+docs/stride-orders.md has all rules in one place.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _orders_of(leaf: BoundSymbol, result: Proxy, known: Orders, seen: bool) -> S
     orders = [known.get(model.name, ()) for model in _models(leaf, result)]
     is_volume = leaf.sym.id == upsampling.BACKWARD and result.ndim > 4  # torch makes it contiguous
     is_last = all(map(_is_last, orders)) and not is_volume
-    if seen and leaf.sym.id in _ONLY_CHANNELS_LAST and not is_last:
+    if (seen or result.ndim not in FORMATS) and leaf.sym.id in _ONLY_CHANNELS_LAST and not is_last:
         return []
     return [*filter(None, orders)]
 
