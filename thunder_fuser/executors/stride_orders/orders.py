@@ -12,9 +12,8 @@ view inside of a region has no memory yet, so results computed from it are conti
 If the user never sees a result's strides (visible.py), its order is free: what its reader wishes
 for; else, if its operands differ, channels last if one of them is, else contiguous: with a
 transposed image in a transformer's residual stream every layer's kernels would transpose. Only
-images are joined and padded in their own order. Channels-last images stay so through reshapes that
-split or merge their axes without a copy, as in a group norm: [N, G, C / G, H, W].
-docs/stride-orders.md has all rules in one place.
+images are joined and padded in their own order. Channels-last images stay so in reshapes that split
+or merge their axes without a copy, as [N, G, C / G, H, W]. See also docs/stride-orders.md.
 """
 
 from __future__ import annotations
