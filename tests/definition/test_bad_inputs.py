@@ -95,6 +95,18 @@ def test_arguments(name: str) -> None:
     assert_raises(lambda: fd.execute(arguments), InputError, message)
 
 
+def test_a_value_is_no_bool() -> None:
+    """`if x > 0` would take one way for all elements, and `x and y` would be y."""
+    fd = FusionDefinition()
+    x = fd.from_pytorch(X)
+    message = (
+        "{} as True or False: expected a bool of Python, got a value that each call has. To fix it:"
+        " choose elements with fd.ops.where; bitwise operators combine conditions."
+    )
+    for value in (x, x > 0, x.size(0)):
+        assert_raises(lambda: bool(value), DefinitionError, message.format(value.name))  # noqa: B023
+
+
 @pytest.mark.parametrize("name", ["too few", "rank", "dtype"])
 def test_plan_and_program_check_too(name: str) -> None:
     arguments, message = ARGUMENTS[name]

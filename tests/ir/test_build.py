@@ -42,7 +42,7 @@ def both_alias_and_order(fd: Recorder) -> None:
 
 OUTPUTS: list[tuple[Build, type[Exception], str]] = [
     (
-        lambda fd: tensor(fd, -1) and None,
+        lambda fd: [tensor(fd, -1)].clear(),
         DefinitionError,
         "the fusion: expected at least one output, got none. To fix it: call add_output.",
     ),

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 import thunder_fuser
 from thunder_fuser import fuser
-from thunder_fuser.errors import ThunderLimitError
+from thunder_fuser.errors import OptionError, ThunderLimitError
 
 
 class Config:
@@ -152,6 +152,14 @@ def test_errors_of_the_program_stay(function: Any) -> None:
     with pytest.raises((AssertionError, NotImplementedError), match=r"^my own words$") as caught:
         thunder_fuser.jit(function)(X)
     assert not isinstance(caught.value, ThunderLimitError)
+
+
+def test_errors_of_ours_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option may be read while Thunder's interpreter runs, which wraps what it meets."""
+    monkeypatch.setenv("THUNDER_FUSER_FAST_TRACING", "no")
+    with pytest.raises(OptionError, match="fast_tracing: expected the type bool") as raised:
+        thunder_fuser.jit(torch.sin)(torch.ones(3))
+    assert raised.value.__suppress_context__
 
 
 def test_other_executors_have_thunder_s_errors() -> None:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """An error of Thunder's interpreter -> ThunderLimitError: what it cannot read, where, what to do.
 
-    AssertionError: trying to set .attention of ProvenanceRecord(
-      i1 = PseudoInst.INPUT_FN()  ...  20 lines
+    AssertionError: trying to set .attention of ProvenanceRecord(  ...  21 lines
 
 ->  Thunder cannot trace this program: expected what its interpreter can read, got an assignment of
     a str to .attention of an object that stays after the call (at model.py:12). To fix it: ...
 
 Thunder refuses an assignment when it has read the whole program, so its line is noted before.
-Errors of the user's program, such as its own assertions, stay as they are. Where torch.func stopped
-half way, what it had set is reset: else each later call of torch would be of its wrapped tensors.
+Errors of the user's program, and ours, stay as they are. Where torch.func stopped half way, what it
+had set is reset: else each later call of torch would be of its wrapped tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
 from thunder_fuser.base.warn import line_of_the_call
-from thunder_fuser.errors import ThunderLimitError
+from thunder_fuser.errors import FuserError, ThunderLimitError
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _THUNDER = Path(thunder.__file__).parent
@@ -62,7 +61,7 @@ def explain_limits(hooks: Hooks) -> None:
             limit = _limit(error, before.restore()) if is_ours else None
             if limit is None:
                 raise
-            raise limit from error
+            raise limit from None if limit is error.__cause__ else error
 
     thunder.thunder_general_jit = traced
     for method in (dict.__setitem__, jit_ext.collections.OrderedDict.__setitem__):
@@ -109,8 +108,10 @@ class _TorchFunc:
         return True
 
 
-def _limit(error: BaseException, in_torch_func: bool) -> ThunderLimitError | None:
-    """The error in words; None if it is the user's."""
+def _limit(error: BaseException, in_torch_func: bool) -> FuserError | None:
+    """The error in words, or ours that is its cause; None if it is the user's."""
+    if isinstance(error.__cause__, FuserError):  # of an option, for example
+        return error.__cause__
     frames = [*traceback.walk_tb(error.__traceback__)]
     last, _ = frames[-1]
     frames += _interpreted(error.__cause__)
@@ -143,8 +144,7 @@ def _stored(frame: FrameType) -> tuple[str, str] | None:
     if frame.f_code is not _REFUSES_STORES or "k" not in names:
         return None
     kind, owner = type(unwrap(names["value"])).__name__, names["modified_object"]
-    article = "an" if kind[0] in "aeiou" else "a"
-    what = f"an assignment of {article} {kind} to .{names['k']}"
+    what = f"an assignment of {'an' if kind[0] in 'aeiou' else 'a'} {kind} to .{names['k']}"
     where = getattr(names["ctx"], _STORES, {}).get((id(owner), names["k"]), "")
     return f"{what} of an object that stays after the call", where
 

@@ -60,6 +60,12 @@ class Value:
     def __repr__(self) -> str:
         return self.name
 
+    def __bool__(self) -> bool:
+        """Raises a DefinitionError: `if`, `and`, `or` and `not` see no elements."""
+        what, got = f"{self.name} as True or False", "a value that each call has"
+        do = "choose elements with fd.ops.where; bitwise operators combine conditions"
+        raise DefinitionError(what, expected="a bool of Python", got=got, do=do)
+
     def dtype(self) -> DataType:
         """The type of the elements, or of the scalar."""
         return self.owner.view_of(self.name).dtype

@@ -137,7 +137,7 @@ def result_of(
         raise DefinitionError(what, expected=expected, got=str(view))
     if order:
         memory = allocation_of(check_stride_order(order, len(memory)))
-    elif not (alias or isinstance(output, Packed) or view.domain.is_row_major):
+    elif alias is None and not (isinstance(output, Packed) or view.domain.is_row_major):
         order = stride_order_of(memory)
     return pairs_of(output, memory[-1], "add_output"), order
 

@@ -128,17 +128,14 @@ class Tensor(Value):
     def parallelize(self, axis: int, parallel: ParallelType | str) -> Tensor:
         """Spreads an axis over the devices along one dimension of the tensor's mesh, or, of a
         matrix product's operand or result, over streams."""
-        try:
-            kind = ParallelType(parallel)
-        except ValueError:
-            kind = ParallelType.SERIAL
-        if not kind.is_device and kind is not ParallelType.STREAM:
+        word = getattr(parallel, "value", parallel)
+        if word not in ("mesh_x", "mesh_y", "mesh_z", "stream"):
             expected = "mesh_x, mesh_y, mesh_z or stream"
-            got = shown(getattr(parallel, "value", parallel))
             do = "leave blocks and threads to the scheduler"
+            got = shown(word)
             raise DefinitionError(f"{self.name}: parallelize", expected=expected, got=got, do=do)
         at = self._position(axis, "parallelize")
-        return self._record("parallelize", axis=at, type=kind.value)
+        return self._record("parallelize", axis=at, type=word)
 
     @checked
     def set_device_mesh(self, mesh: Any) -> Tensor:

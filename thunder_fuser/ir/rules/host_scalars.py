@@ -81,19 +81,15 @@ class HostScalars:
             const(int(o.value)) if isinstance(o, Literal) else self.sizes.get(o)
             for o in record.inputs
         ]
-        if any(part is None for part in parts):
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
             return None
         if record.op == "cast":  # to the type of sizes, which are below 2**31 if they are Int32
-            return parts[0] if record.attr("dtype") is DataType.Int else None
+            return known[0] if record.attr("dtype") is DataType.Int else None
         rule = _EXPRESSIONS.get(record.op)
-        if rule is None or (rule is operator.floordiv and _is_no_divisor(parts[1])):
-            return None
-        return rule(*parts)  # type: ignore[arg-type]
-
-
-def _is_no_divisor(divisor: Scalar | None) -> bool:
-    """True for a number by which Scalars do not divide."""
-    return divisor is not None and divisor.is_const and divisor.value < 1
+        if rule is operator.floordiv and known[1].is_const and known[1].value < 1:
+            return None  # Scalars do not divide by it
+        return rule and rule(*known)
 
 
 _EXPRESSIONS: Mapping[str, Callable[[Scalar, Scalar], Scalar]] = {
