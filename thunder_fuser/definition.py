@@ -133,8 +133,7 @@ class FusionDefinition(Recorder):
             executable, values = entry.prepare().bind(flat)
             check_same_device(device, device_of(executable.fusion, values))
         on = None if target is None else named(target)
-        profiler = active()
-        if profiler is None:
+        if (profiler := active()) is None:
             return entry.execute(flat, on, fixed)
         return profiler.watch(
             entry.number,
@@ -223,9 +222,7 @@ class FusionDefinition(Recorder):
         return [value for parts in apart for value in parts]
 
     def __repr__(self) -> str:
-        if self._entry is None:
-            return definition_text(self.records)
-        return str(self.fusion)
+        return definition_text(self.records) if self._entry is None else str(self.fusion)
 
 
 def _checked_schedule(segment: object, source: ScheduleSource) -> ScheduleSource:
@@ -236,6 +233,9 @@ def _checked_schedule(segment: object, source: ScheduleSource) -> ScheduleSource
 
 
 def _listed(inputs: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(inputs, torch.Tensor) or not hasattr(inputs, "__iter__"):
+        do = "write fd.execute([x]) for one argument"
+        raise InputError("the call", expected="a list of arguments", got=shown(inputs), do=do)
     if not any(isinstance(value, (list, tuple)) for value in inputs):
         return inputs
     return [value for item in inputs for value in (item if _is_vector(item) else [item])]

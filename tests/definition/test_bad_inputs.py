@@ -95,6 +95,12 @@ def test_arguments(name: str) -> None:
     assert_raises(lambda: fd.execute(arguments), InputError, message)
 
 
+@pytest.mark.parametrize("arguments", [None, 5, torch.tensor(2.5)])
+def test_arguments_are_a_list(arguments: Any) -> None:
+    with pytest.raises(InputError, match=r"^the call: expected a list of arguments, got .*\[x\]"):
+        scaled().execute(arguments)
+
+
 def test_a_value_is_no_bool() -> None:
     """`if x > 0` would take one way for all elements, and `x and y` would be y."""
     fd = FusionDefinition()
