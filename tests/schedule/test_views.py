@@ -15,7 +15,7 @@ from helpers.kernels import scheduled
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.runtime.eager.evaluate import evaluate
-from thunder_fuser.target import H200
+from thunder_fuser.target import CPU, H200, Target
 
 Shapes = list[tuple[int, ...]]
 View = Callable[..., Tensor]
@@ -74,18 +74,18 @@ def reduced(name: str, dims: list[int], *, small: bool) -> tuple[FusionDefinitio
     return fd, values
 
 
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
 @pytest.mark.parametrize("name", VIEWS)
-def test_columns_are_read_side_by_side(name: str) -> None:
-    fd, values = reduced(name, [0], small=False)
-    first, _ = scheduled((fd, values), H200)
+def test_columns_are_read_side_by_side(name: str, target: Target) -> None:
+    first, _ = scheduled(reduced(name, [0], small=False), target)
     assert not first.params.inner
     assert first.params.vectorize > 1
 
 
+@pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
 @pytest.mark.parametrize("name", VIEWS)
-def test_rows_are_read_along_themselves(name: str) -> None:
-    fd, values = reduced(name, [-1], small=False)
-    first, _ = scheduled((fd, values), H200)
+def test_rows_are_read_along_themselves(name: str, target: Target) -> None:
+    first, _ = scheduled(reduced(name, [-1], small=False), target)
     assert first.params.inner
     assert first.params.vectorize > 1
 
