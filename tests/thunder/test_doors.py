@@ -422,8 +422,9 @@ def test_jit_is_a_decorator_with_and_without_arguments() -> None:
     assert torch.equal(strict(x), plain(x))
     assert thunder.compile_data(strict).compile_options["fuser_strict"] is True
     assert (strict.__name__, strict.__doc__) == ("strict", "Twice the sine.")
-    with pytest.raises(OptionError, match="expected a list with the fuser"):
-        thunder_fuser.jit(executors=["torch"])
+    for executors in (["torch"], fuser, "thunder_fuser"):
+        with pytest.raises(OptionError, match="expected a list with the fuser"):
+            thunder_fuser.jit(executors=executors)
 
 
 def said(program: str) -> str:

@@ -110,12 +110,11 @@ def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]
     if executors is None:
         others = (each for each in get_default_executors() if not isinstance(each, FusionExecutor))
         return (fuser, *others)
-    resolved = tuple(resolve_executors(executors))
+    resolved = tuple(resolve_executors(executors)) if isinstance(executors, (list, tuple)) else ()
     if fuser not in resolved:
-        raise OptionError(
-            "thunder_fuser.jit(executors=...)", expected="a list with the fuser",
-            got=str([executor.name for executor in resolved]), do="write executors=[fuser, ...]",
-        )  # fmt: skip
+        got = str([executor.name for executor in resolved] or shown(executors))
+        what, do = "thunder_fuser.jit(executors=...)", "write executors=[fuser, ...]"
+        raise OptionError(what, expected="a list with the fuser", got=got, do=do)
     return resolved
 
 
