@@ -402,6 +402,11 @@ def _padded(fd: FusionDefinition, x: torch.Tensor) -> None:
     fd.add_output(fd.ops.permute(fd.ops.pad(a, [1, 2, 3, 0]), [1, 0]))
 
 
+def _flipped(fd: FusionDefinition, x: torch.Tensor) -> None:
+    (a,) = _x(fd, x)
+    fd.add_output(fd.ops.permute(fd.ops.flip(a, [0]), [2, 1, 0]))
+
+
 def _joined(fd: FusionDefinition, x: torch.Tensor, y: torch.Tensor) -> None:
     a, b = _x(fd, x, y)
     fd.add_output(fd.ops.cat([fd.ops.permute(a, [1, 0]), b], 1))
@@ -414,6 +419,7 @@ def _mixed(fd: FusionDefinition, x: torch.Tensor, y: torch.Tensor) -> None:
 
 ROW, COLUMN = ints(130, dtype=torch.float32), ints(90, 1, dtype=torch.float32)
 MANY = ints(7, 90, 130, dtype=torch.float32)
+HEADS = ints(40, 32, 96, dtype=torch.float32).permute(1, 2, 0)
 VIEW = ints(200, 300, dtype=torch.float32)[3:133, 5:95]
 EXPANDED = X[None].expand(3, 130, 90)
 OFFSET = ints(130 * 90 + 1, dtype=torch.bfloat16)[1:].view(130, 90)
@@ -430,6 +436,7 @@ FUSED = {
     "in and out": (_in_and_out, [X, Y], [X.t() + Y, -(X.t() + Y)]),
     "sliced": (_sliced, [X], [X[3:123, 5:85].t().contiguous()]),
     "padded": (_padded, [X], [torch.nn.functional.pad(X, [1, 2, 3, 0]).t().contiguous()]),
+    "flipped": (_flipped, [HEADS], [HEADS.flip(0).permute(2, 1, 0).contiguous()]),
     "joined": (_joined, [X, Y], [torch.cat([X.t(), Y], 1)]),
     "mixed types": (_mixed, [HALF, Y], [(HALF.float().t() + Y).half()]),
 }

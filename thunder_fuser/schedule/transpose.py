@@ -256,8 +256,8 @@ def _two_orders(
 
 def _sorted(position: Scalar, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """The last axis of each group, slowest in memory first; axes that it lacks come before."""
-    factors = {group[-1]: coefficient(position, group[-1]) for group in groups}
-    return tuple(sorted(factors, key=lambda n: (factors[n] != 0, -factors[n])))
+    strides = {group[-1]: abs(coefficient(position, group[-1])) for group in groups}  # of flips < 0
+    return tuple(sorted(strides, key=lambda n: (strides[n] != 0, -strides[n])))
 
 
 def _lengthen(
