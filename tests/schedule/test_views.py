@@ -45,6 +45,12 @@ def _pieces(ops: Any, shape: Sequence[int], x: Tensor) -> Tensor:
     return ops.reshape(_halves(ops, shape, x)[0], [shape[0], 4, shape[1] // 8])
 
 
+def _rows_of_a_table(ops: Any, shape: Sequence[int], table: Tensor) -> Tensor:
+    """[words, width] -> [8, words / 8, width]"""
+    places = ops.reshape(ops.iota(shape[0]), [8, shape[0] // 8])
+    return ops.embedding_fwd(places, table)
+
+
 def _permuted(ops: Any, shape: Sequence[int], x: Tensor) -> Tensor:
     return ops.permute(_halves(ops, shape, x)[0], [1, 0, 2])
 
@@ -60,6 +66,7 @@ VIEWS: dict[str, tuple[View, Shapes, Shapes]] = {
     "slice of a slice": (_last_of_first, [(2048, 1024)], [(130, 24)]),
     "permutation": (_permuted, [(64, 32, 1024)], [(6, 22, 24)]),
     "heads side by side": (_side_by_side, [(4, 8, 512, 64)], [(2, 2, 65, 8)]),
+    "rows of a table": (_rows_of_a_table, [(2048, 512)], [(48, 12)]),
     "pieces": (_pieces, [(2048, 1024)], [(130, 32)]),
 }  # fmt: skip
 

@@ -63,6 +63,10 @@ def raises(x: torch.Tensor) -> torch.Tensor:
     raise NotImplementedError("my own words")
 
 
+def raises_from(x: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("my own words") from OptionError("an option", expected="a", got="b")
+
+
 def line_in(function: Callable[..., Any]) -> str:
     lines, first = inspect.getsourcelines(function)
     return f"{__file__}:{first + next(at for at, one in enumerate(lines) if '# here' in one)}"
@@ -147,7 +151,7 @@ def test_levels_of_other_threads_stay() -> None:
         torch.testing.assert_close(forward_ad.unpack_dual(dual.sin()).tangent, X.cos() * X)
 
 
-@pytest.mark.parametrize("function", [asserts, raises])
+@pytest.mark.parametrize("function", [asserts, raises, raises_from])
 def test_errors_of_the_program_stay(function: Any) -> None:
     with pytest.raises((AssertionError, NotImplementedError), match=r"^my own words$") as caught:
         thunder_fuser.jit(function)(X)

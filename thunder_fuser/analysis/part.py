@@ -158,9 +158,10 @@ class Part:
 
     @cached_property
     def merged_axes(self) -> tuple[RemadeAxes, ...]:
-        """Those of `remade_axes` with several axes on one side, in both directions."""
-        several = (pair for pair in self.remade_axes if max(map(len, pair)) > 1)
-        return tuple(way for pair in several for way in (pair, pair[::-1]))
+        """Those of `remade_axes` with several axes on one side: the last first, and then from
+        results to operands."""
+        several = [pair for pair in self.remade_axes if max(map(len, pair)) > 1]
+        return (*several[::-1], *((after, before) for before, after in several))
 
     @cached_property
     def remade_axes(self) -> tuple[RemadeAxes, ...]:
@@ -185,14 +186,13 @@ class Part:
                 ((at,), range(at + more if at else 0, at + more + 1)) for at in range(rank)
             )
             for pair in pairs:
-                groups = [
+                sides = [
                     [view.domain.no_reductions[at] for at in group if view.sizes[at] != 1]
                     for group, view in zip(pair, (operand, result), strict=True)
                 ]
-                if groups[0] and not any(a.is_broadcast for group in groups for a in group):
-                    before, after = (tuple(map(self.domain_map.axis, group)) for group in groups)
-                    if before != after:
-                        yield before, after
+                before, after = (tuple(map(self.domain_map.axis, group)) for group in sides)
+                if before and before != after and not any(a.is_broadcast for g in sides for a in g):
+                    yield before, after
 
     def bytes_of(self, name: str) -> int:
         """The bytes of a tensor in memory; see bytes_in_memory."""

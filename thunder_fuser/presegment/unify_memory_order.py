@@ -22,7 +22,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 from thunder_fuser.ir.strides import stride_order_of
 from thunder_fuser.presegment.rewrite import RewriteRule
-from thunder_fuser.schedule.axes import order_over, order_read, places_in_views, summed_order
+from thunder_fuser.schedule.axes import order_over, places_in_views, summed_order
 from thunder_fuser.target import Target
 
 
@@ -59,7 +59,7 @@ def _copies(
     order = order_of_sum(whole, record, options)
     for name, readers in _readers(whole, record).items() if order else ():
         axes, size = whole.memory_axes(name), whole.bytes_of(name)
-        wanted = order_over(whole, order, frozenset(axes))
+        wanted = order_over(order, places_in_views(axes, whole.merged_axes))
         is_whole, is_row = sorted(wanted) == sorted(axes), order[-1] in pattern.reduced
         wasted = waste.wasted(name, size, order[-1], is_row) if is_whole else 0
         if wasted > 2 * size + target.launch_bytes:
@@ -73,8 +73,8 @@ def order_of_sum(whole: Part, record: OpRecord, options: CompileOptions) -> tupl
     T4 = sum(T0[i0, i1] * x[i1], i1); T7 = sum(T1[i1, i0] * T4[i0], i0)     (i0, i1) and (i1, i0)
     """
     pattern = whole.patterns[record.outputs[0]]
-    places = places_in_views(whole, pattern.walked)
-    orders = {order_read(whole, name, places) for name in _readers(whole, record)}
+    places = places_in_views(pattern.walked, reversed(whole.remade_axes))
+    orders = {order_over(whole.memory_axes(n), places) for n in _readers(whole, record)}
     most = max(map(len, orders), default=0)
     longest = [order for order in orders if len(order) == most and pattern.reduced <= set(order)]
     if len(longest) == 1:

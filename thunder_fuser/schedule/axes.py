@@ -10,7 +10,7 @@ A wide access needs neighbouring elements at an aligned address. Index expressio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes
@@ -33,7 +33,6 @@ RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop if an index or a branch chang
 # Transforms the axes for vectors of a width. The result is false if the width does not divide them.
 Build = Callable[[Transforms, int], object]
 
-
 Places = Mapping[str, tuple[str, ...]]  # the axes in the place of each, see `places_in_views`
 
 
@@ -48,65 +47,46 @@ def size_of(part: Part, axes: Iterable[str]) -> int:
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     """The axes, slowest first, in the memory order of the tensors that have most of them; of
     several orders, that of most bytes. Where no tensor has all, that of their views."""
-    wanted, names = set(axes), (*part.outputs, *part.inputs)
-    order = _heaviest(part, {name: order_in_memory(part, name, wanted) for name in names})
-    if not wanted.issubset(order):
-        views = places_in_views(part, wanted)
-        read = _heaviest(part, {name: order_read(part, name, views) for name in names})
-        order = read if len(read) > len(order) else order
+    wanted, order = set(axes), tuple[str, ...]()
+    for remade in (part.merged_axes, reversed(part.remade_axes)):
+        places, weights = places_in_views(wanted, remade), dict[tuple[str, ...], int]()
+        for name in (*part.outputs, *part.inputs):
+            each = order_over(part.memory_axes(name), places)
+            weights[each] = weights.get(each, 0) + part.bytes_of(name)
+        best = max(weights, key=lambda each: (len(each), weights[each]), default=())
+        order = best if len(best) > len(order) else order
+        if wanted.issubset(order):
+            break
     rest = sorted(wanted.difference(order), key=lambda a: int(a[1:]))
     return (*rest, *order)
 
 
-def _heaviest(part: Part, orders: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    weights = dict[tuple[str, ...], int]()
-    for name, order in orders.items():
-        weights[order] = weights.get(order, 0) + part.bytes_of(name)
-    return max(weights, key=lambda order: (len(order), weights[order]), default=())
-
-
-def order_in_memory(part: Part, name: str, wanted: Set[str]) -> tuple[str, ...]:
-    """Those of the wanted axes that a tensor has, slowest in its memory first."""
-    return order_over(part, part.memory_axes(name), wanted)
-
-
-def order_read(part: Part, name: str, places: Places) -> tuple[str, ...]:
-    """The wanted axes of what is read of a tensor, slowest in its memory first.
-
-    T1[i0, i2] = slice(T0[i0, i1])                          T0: (i0, i2), as T1
-    T1[i0, i4] = reshape(permute(T0[i0, i1, i2, i3]))       (i0, i2, i1, i3) -> (i0, i4, i4)
-    """
-    return _placed(part.memory_axes(name), places)
-
-
-def order_over(part: Part, order: tuple[str, ...], wanted: Set[str]) -> tuple[str, ...]:
-    """The order of axes as one of the wanted axes, through reshapes in both directions.
+def order_in_memory(part: Part, name: str, wanted: Iterable[str]) -> tuple[str, ...]:
+    """Those of the wanted axes that a tensor has, slowest in its memory first.
 
     T1 = reshape(T0: [n, c, h, w], [n, g, k, h, w])     (n, h, w, c)  <->  (n, h, w, g, k)
     T2 = reshape(T1, [n, d, h, w])                      (n, h, w, c)  <->  (n, h, w, d)
     """
-    ways = part.merged_axes
-    return _placed(order, _places(wanted, (*reversed(ways), *ways)))
+    return order_over(part.memory_axes(name), places_in_views(wanted, part.merged_axes))
 
 
-def _placed(order: Iterable[str], places: Places) -> tuple[str, ...]:
-    """Of axes that lie in several places the last counts."""
+def order_over(order: Iterable[str], places: Places) -> tuple[str, ...]:
+    """An order of axes as one of the axes in their places. Of several places the last counts.
+
+    T1[i0, i2, i4] = reshape(permute(T0[i0, i1, i2, i3])), i1 and i3 as i4     T0: (i0, i2, i4)
+    """
     there = [place for axis in order for place in places.get(axis, ())]
     return tuple(reversed(dict.fromkeys(reversed(there))))
 
 
-def places_in_views(part: Part, wanted: Iterable[str]) -> Places:
-    """The wanted axes that lie in the place of an axis: of a wanted one itself, of others what
-    views and indices make of them. Of axes that a reshape merges the last has that of all.
+def places_in_views(wanted: Iterable[str], remade: Iterable[RemadeAxes]) -> Places:
+    """The wanted axes that lie in the place of an axis: of a wanted one itself, of others what is
+    made of them. Of axes that are merged the last has that of all. remade: the last first.
 
     T1[i0, i3] = cat(T0[i0, i1], T2[i0, i2])                     i1: (i3,)  i2: (i3,)
     T1[i0, i1, i3] = embedding_fwd(T0[i0, i1], T2[i2, i3])       i2: (i0, i1)
     T1[i3] = reshape(T0[i0, i1])                                 i0: ()  i1: (i3,)
     """
-    return _places(wanted, reversed(part.remade_axes))
-
-
-def _places(wanted: Iterable[str], remade: Iterable[RemadeAxes]) -> Places:
     places: dict[str, tuple[str, ...]] = {axis: (axis,) for axis in wanted}
     for before, after in remade:
         if places.keys() >= {*after}:

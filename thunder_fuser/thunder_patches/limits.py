@@ -110,7 +110,7 @@ class _TorchFunc:
 
 def _limit(error: BaseException, in_torch_func: bool) -> FuserError | None:
     """The error in words, or ours that is its cause; None if it is the user's."""
-    if isinstance(error.__cause__, FuserError):  # of an option, for example
+    if isinstance(error, InterpreterError) and isinstance(error.__cause__, FuserError):
         return error.__cause__
     frames = [*traceback.walk_tb(error.__traceback__)]
     last, _ = frames[-1]
