@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -233,10 +234,17 @@ def slow_kernels(jitted: Any, found: Where, device: torch.device) -> list[Slow]:
                 clone = clone_us(size, device) * moved / size
                 rows.append(Slow(
                     kernel.name, kernel.scheduler, len(kernel.ops), moved / 2**20, us, count,
-                    clone / us, fusion.where,
+                    clone / us, _in_package(fusion.where),
                 ))  # fmt: skip
     unique = {row.name: row for row in rows}
     return sorted(unique.values(), key=lambda row: row.of_clone)
+
+
+def _in_package(where: str) -> str:
+    """/home/me/site-packages/litgpt/model.py:149 -> litgpt/model.py:149, for the JSON."""
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        where = where.replace(f"{folder}/", "")
+    return where
 
 
 @cache
