@@ -18,7 +18,7 @@ from thunder_fuser.demo import accuracy, demo
 from thunder_fuser.demo.accuracy import Accuracy
 from thunder_fuser.demo.demo import times_of
 from thunder_fuser.errors import InputError
-from thunder_fuser.explain import dump, kernels
+from thunder_fuser.explain import dump, kernels, profile
 from thunder_fuser.explain.jitted import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.shown import shown_lines, table
@@ -107,6 +107,13 @@ def test_kernels_of_the_emulator_are_cuda() -> None:
     function(torch.randn(4, 8), torch.randn(8, 8))
     assert all("__global__" in kernel.source for kernel in kernels(function))
     assert all(kernel.block > (1, 1, 1) for kernel in kernels(function))
+
+
+def test_arguments_of_the_wrong_type_are_named(jitted: Jitted) -> None:
+    with pytest.raises(InputError, match="dump: expected a folder, as a str or a Path, got 3"):
+        dump(jitted, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"1 round or more, got .* 1\.5 rounds"):
+        profile(jitted, torch.randn(4, 8), rounds=1.5)  # type: ignore[arg-type]
 
 
 def test_dump_writes_a_folder_a_fusion_and_the_definition_runs(

@@ -349,8 +349,12 @@ def test_a_definition_is_dumped_without_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "name"), [("write_text", "2_segments.txt"), ("mkdir", "fusion_0")]
-)
+    ("call", "name"),
+    [
+        ("write_text", "2_segments.txt"), ("mkdir", "fusion_0"),
+        ("touch", "plan_0.txt"), ("open", "plan_0.txt"),
+    ],
+)  # fmt: skip
 def test_a_disk_that_is_full_does_not_end_a_run(
     call: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -370,6 +374,13 @@ def test_a_disk_that_is_full_does_not_end_a_run(
     (text,) = [str(one.message) for one in caught if one.category is DumpWarning]
     assert str(root) in text and "No space left" in text
     assert not [one for one in caught if one.category is FallbackWarning]
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for root in (tmp_path / "file", tmp_path / "file" / "dump"):
+        with pytest.raises(OptionError, match=f"option dump: expected a folder .*{root}"):
+            thunder.jit(twice, executors=[fuser], fuser_dump=str(root))(torch.eye(3))
 
 
 def test_errors_keep_what_they_know_of_files() -> None:

@@ -19,8 +19,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -48,7 +48,7 @@ class Dump:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self.folder = self._opened() if root else None
+        self.folder = begun(root, new_folder) if root else None
         self._texts: dict[str, Callable[[], object]] = {}
 
     def add(self, name: str, result: T, text: Callable[[T], object] = str) -> T:
@@ -56,7 +56,8 @@ class Dump:
         if result is not None:
             self._texts[name] = partial(text, result)
             if self.folder is not None:
-                self._write(self.folder)
+                with may_fill(self._root):
+                    write_texts(self.folder, self._pop_texts())
         return result
 
     def keep(self) -> Path:
@@ -70,32 +71,33 @@ class Dump:
             write_texts(self.folder, self._pop_texts())
         return self.folder
 
-    def _opened(self) -> Path | None:
-        root = Path(self._root)
-        try:
-            return new_folder(root)
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise not_writable(root, error) from error
-            self._warn(error)
-            return None
-
-    def _write(self, folder: Path) -> None:
-        try:
-            write_texts(folder, self._pop_texts())
-        except OSError as error:
-            self._warn(error)
-
     def _pop_texts(self) -> dict[str, str]:
         """Removes and returns the texts that are not written yet."""
         texts, self._texts = self._texts, {}
         return {name: _printed(text) for name, text in texts.items()}
 
-    def _warn(self, error: OSError) -> None:
-        """Warns once, and not for each fusion. A full disk must not end the user's run."""
+
+def begun(root: str, make: Callable[[Path], Path]) -> Path | None:
+    """What `make` makes there; None if the disk is full. OptionError if it cannot be written."""
+    with may_fill(root):
+        try:
+            return make(Path(root))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+            raise not_writable(Path(root), error) from error
+    return None
+
+
+@contextmanager
+def may_fill(root: str) -> Iterator[None]:
+    """Warns once, and not for each fusion. A full disk must not end the user's run."""
+    try:
+        yield
+    except OSError as error:
         if first_time(("dump", error.errno)):
-            text = f"The dump in {self._root} is incomplete: {error.strerror or error}."
-            warn_at("", text, DumpWarning)
+            why = error.strerror or error
+            warn_at("", f"The dump in {root} is incomplete: {why}.", DumpWarning)
 
 
 def temporary_folder() -> Path:
@@ -125,21 +127,19 @@ def drop(folder: Path | None) -> None:
 
 def new_folder(root: Path) -> Path:
     """Makes the first of fusion_0, fusion_1, ... that `root` does not have, and its parents."""
-    for number in count():
-        folder = root / f"fusion_{number}"
-        with suppress(FileExistsError):  # another process may have taken the number
-            folder.mkdir(parents=True)
-            break
-    return folder
+    return _numbered(root, "fusion_{}", Path.mkdir)
 
 
-def new_file(root: Path, name: str) -> Path:
-    """Makes the first of these files that `root` does not have. name: has {} for the number."""
-    for number in count():
-        path = root / name.format(number)
+def new_plan(root: Path) -> Path:
+    """Makes the first of plan_0.txt, plan_1.txt, ... that `root` does not have, and its parents."""
+    return _numbered(root, "plan_{}.txt", partial(Path.touch, exist_ok=False))
+
+
+def _numbered(root: Path, name: str, make: Callable[[Path], None]) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    for path in (root / name.format(number) for number in count()):
         with suppress(FileExistsError):  # another process may have taken the number
-            root.mkdir(parents=True, exist_ok=True)
-            path.touch(exist_ok=False)
+            make(path)
             break
     return path
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from thunder.core.compile_data import get_compile_data
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.base.dump import new_file
+from thunder_fuser.base.dump import begun, may_fill, new_plan
 from thunder_fuser.base.logs import is_logged, log
 from thunder_fuser.executors.regions.comments import counted
 from thunder_fuser.executors.regions.plan import NO_MEMORY, Plan, RegionMemory
@@ -40,7 +39,7 @@ class PlanText:
     """
 
     def __init__(self, dump: str) -> None:
-        self._path = new_file(Path(dump), "plan_{}.txt")
+        self._root, self._path = dump, begun(dump, new_plan)
         self._before: Prepared | Plan | None = None
 
     def add(self, name: str, plan: Prepared | Plan) -> None:
@@ -54,7 +53,9 @@ class PlanText:
                 self._append(name, changed)
 
     def _append(self, name: str, lines: Iterable[str]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        if self._path is None:
+            return
+        with may_fill(self._root), self._path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in (f"== {name}", *lines))
 
 
@@ -138,8 +139,7 @@ def _value(value: Any) -> str:
 
 def _plain(text: str) -> str:
     """Without the address in memory that some names end with."""
-    head, _, _ = text.partition(" at 0x")
-    return head
+    return text.partition(" at 0x")[0]
 
 
 # ----------------------------------------------------------------------- the log's lines on a trace

@@ -80,11 +80,10 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
 
     Raises InputError for a function that is not jitted with the fuser, or cannot be called.
     """
-    if not callable(jitted) or hasattr(jitted, "subgraph_infos") or rounds < 1:
-        raise InputError(
-            "profile", expected="a jitted function, and at least 1 round",
-            got=f"{type(jitted).__name__}, {rounds} rounds",
-        )  # fmt: skip
+    counts = isinstance(rounds, int) and rounds >= 1
+    if not callable(jitted) or hasattr(jitted, "subgraph_infos") or not counts:
+        got = f"{type(jitted).__name__}, {rounds!r} rounds"
+        raise InputError("profile", expected="a jitted function, 1 round or more", got=got)
     for _ in range(2):
         _run(jitted, args, kwargs)
     clock = Clock(_on_cuda(jitted))

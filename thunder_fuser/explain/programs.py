@@ -13,6 +13,7 @@ from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
+from thunder_fuser.errors import InputError
 from thunder_fuser.executors.run.region_callable import RegionCallable
 from thunder_fuser.explain.jitted import Jitted, fusions_of, graphs_of, name_of, prefixed
 from thunder_fuser.explain.shown import Shown, kib, table
@@ -161,16 +162,16 @@ def kernels(jitted: Any) -> Kernels:
 
     Raises InputError for a function that is not jitted, or was not called.
     """
-    listed = (kernel for program in _programs(jitted) for kernel in program.described())
-    return Kernels(name_of(jitted), tuple(listed))
+    return Kernels(name_of(jitted), tuple(one for p in _programs(jitted) for one in p.described()))
 
 
 def dump(jitted: Any, folder: str | Path) -> list[Path]:
     """Writes the files of the option `dump` for a function compiled before: FOLDER/NAME/fusion_N.
 
-    Returns the folders. Raises InputError for a function that is not jitted, or was not called;
-    OptionError for a folder that cannot be written.
+    Returns the folders. Raises InputError as `kernels`, OptionError if it cannot write.
     """
+    if not isinstance(folder, str | Path):
+        raise InputError("dump", expected="a folder, as a str or a Path", got=f"{folder!r}")
     return [write(Path(folder) / program.name, program.texts()) for program in _programs(jitted)]
 
 
