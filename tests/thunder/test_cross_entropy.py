@@ -73,6 +73,28 @@ def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(jitted(x, t), got[0], rtol=exactly, atol=0)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 4), (2, 4, 3)], ids=str)
+def test_smoothing_of_images_and_of_one_row(
+    shape: tuple[int, ...], reduction: str, weighted: bool
+) -> None:
+    """Logits [C], [N, C], [N, C, L] and [N, C, H, W], and a class that is ignored."""
+    torch.manual_seed(2)
+    x = torch.randn(*shape[:1], 7, *shape[1:], dtype=torch.float64)
+    t = torch.randint(0, 6, shape)
+    t.view(-1)[1:2] = 6
+    weight = torch.rand(7, dtype=torch.float64) if weighted else None
+
+    def function(x: Any, t: Any) -> Any:
+        return F.cross_entropy(
+            x, t, weight, ignore_index=6, reduction=reduction, label_smoothing=0.2
+        )
+
+    got, eager = with_gradients(jit(function), [x, t]), with_gradients(function, [x, t])
+    torch.testing.assert_close(got, eager)
+
+
 def mean(x: Any, t: Any) -> Any:
     return F.cross_entropy(x, t)
 

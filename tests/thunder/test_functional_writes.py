@@ -203,6 +203,22 @@ def through_a_reshape(x: Any, c: Any) -> Any:
     return b
 
 
+@case
+def a_copy_of_a_number_to_a_row(x: Any, c: Any) -> Any:
+    b = x * 1
+    b[0].copy_(x.mean())
+    b[:, :1].copy_(c[0, 0])
+    return b
+
+
+@case
+def a_copy_of_a_row_to_rows(x: Any, c: Any) -> Any:
+    b, d = x * 1, torch.zeros(5, 3)
+    b.copy_(x.mean(0, keepdim=True))
+    d.view(-1)[::2].copy_(c.mean())
+    return b + d
+
+
 @refused
 def through_a_diagonal(x: Any, c: Any) -> Any:
     b = x.sin()

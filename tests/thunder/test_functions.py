@@ -118,6 +118,12 @@ FORMS: dict[str, tuple[Call, tuple[torch.Tensor, ...]]] = {
     "keywords": (lambda x: torch.clip(input=x, max=0.5, min=-0.5), (random(5, 7),)),
     "a method": (lambda x: x.multiply(2).clamp_min(0.1).subtract(1, alpha=2), (random(5, 7),)),
     "a number first": (lambda x: torch.rsub(x, 1.5), (random(5, 7),)),
+    "unfold of an image": (lambda x: x.unfold(2, 3, 1) * 2, (random(2, 3, 6, 6),)),
+    "unfold with gaps": (lambda x: x.unfold(-1, 2, 3).mean(-1), (random(5, 8),)),
+    "unfold of a row": (lambda x: x.unfold(dimension=0, size=2, step=1) * 2, (random(5),)),
+    "unfold of a number": (lambda x: x.unfold(0, 1, 1) * 2, (random(),)),
+    "unfold of four axes": (lambda x: torch.Tensor.unfold(x, 3, 7, 1) * 2, (random(2, 2, 2, 7),)),
+    "unfold of nn.functional": (lambda x: F.unfold(x, 3, 1, 1) * 2, (random(2, 3, 6, 6),)),
     "a loss of modules": (
         lambda x, y: SMOOTH_L1(x, y) + HUBER(x, y),
         (random(5, 7), random(5, 7)),
@@ -143,6 +149,21 @@ def test_forms_of_calls(form: str) -> None:
     assert fusions_of(jitted) or "addmm" in form
 
 
+def test_addmm_under_autocast() -> None:
+    """As the layers of a GPT-2 of transformers: the first result has another type than a weight."""
+    b, x, w = torch.randn(8), torch.randn(4, 8), torch.randn(8, 8, requires_grad=True)
+
+    def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(b, torch.addmm(b, F.linear(x, w), w), w)
+
+    def step(function: Call) -> list[torch.Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = function(x, w)
+        return [y, *torch.autograd.grad(y.sum(), w)]
+
+    torch.testing.assert_close(step(jit(layers)), step(layers), rtol=2e-2, atol=1e-2)
+
+
 def test_all_of_a_chain_is_one_region() -> None:
     x, y = (torch.randn(16, 32) for _ in range(2))
 
@@ -163,6 +184,9 @@ def test_all_of_a_chain_is_one_region() -> None:
         lambda x: torch.nn.functional.huber_loss(x, x, delta=-1.0),
         lambda x: torch.narrow(x, 0, 3, 5),
         lambda x: torch.pixel_shuffle(x, 2),
+        lambda x: x.unfold(0, 5, 1),
+        lambda x: x.unfold(0, 2, 0),
+        lambda x: x.unfold(0, -1, 1),
     ],
 )  # fmt: skip
 def test_what_torch_refuses_is_refused(call: Call) -> None:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import thunder
 import torch
 
+import thunder_fuser
 from thunder_fuser import FusionDefinition, fuser
 from thunder_fuser.__main__ import main
-from thunder_fuser.errors import DefinitionError, InputError, OptionError
+from thunder_fuser.errors import DefinitionError, InputError, OptionError, ThunderLimitError
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:
@@ -30,6 +34,25 @@ def test_a_value_of_another_definition() -> None:
     ours.ops.neg(ours.from_pytorch(torch.ones(3)))
     with pytest.raises(DefinitionError, match="T1: expected a value of this definition"):
         ours.add_output(foreign)
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, rows: rows.append(x * 2),
+    lambda x, rows: rows[1].update(n=x * 2),
+    lambda x, rows: rows[1].pop("m"),
+    lambda x, rows: rows.__setitem__(0, x * 2),
+], ids=["append", "update", "pop", "set"])  # fmt: skip
+@pytest.mark.parametrize("jit", [thunder_fuser.jit, partial(thunder.jit, executors=[fuser])])
+def test_a_list_that_the_function_changes(
+    jit: Callable[..., Any], change: Callable[..., Any]
+) -> None:
+    """A trace would change it once, and leave proxies in it."""
+    first, inner = torch.ones(2), {"m": 1}
+    rows = [first, inner]
+    jitted = jit(lambda x, rows: (change(x, rows), x + 1)[1])
+    with pytest.raises(ThunderLimitError, match="a list or dict that is an argument: expected"):
+        jitted(torch.ones(2), rows)
+    assert rows[0] is first and rows[1] is inner and len(rows) == 2 and inner == {"m": 1}
 
 
 def test_a_sparse_argument_runs_torch_ops() -> None:

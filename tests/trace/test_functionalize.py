@@ -103,11 +103,19 @@ def beside_an_argument(x: Any, y: Any) -> Any:
     return h + x
 
 
+def written_for_nothing(x: Any, y: Any) -> Any:
+    """Its operands are not saved for the backward either."""
+    h, other = x * y, x @ y
+    h.add_(1)
+    other.add_(1)
+    return y.t()
+
+
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
     ("function", "left"),
     [(activations, 0), (returned, 0), (flattened, 0), (viewed_before, 0), (convolved, 0),
-     (other_type, 0), (beside_an_argument, 0)],
+     (other_type, 0), (beside_an_argument, 0), (written_for_nothing, 0)],
 )  # fmt: skip
 def test_it_fires(function: Function, left: int, *, gradients: bool) -> None:
     x, y = tensors(gradients=gradients)

@@ -43,12 +43,18 @@ def _filled(a: Any, value: Any) -> Any:
     return ltorch.expand(value, a.shape)
 
 
+def _copied(a: Any, b: Any, /) -> Any:
+    """y[3, 4].copy_(x[4])  ->  y.copy_(expand(x, (3, 4))), for Thunder takes equal shapes only."""
+    same = not isinstance(b, TensorProxy) or a.shape == b.shape
+    return NotImplemented if same else ltorch.copy_(a, ltorch.expand(b, a.shape))
+
+
 def rewritten(functions: Mapping[str, Rewrite | Composite]) -> dict[str, Rewrite]:
     """{the id of a method: its Rewrite}, for methods of Thunder whose functions have one."""
     symbols = [*ltorch._torch_to_thunder_function_map.values()]
     known = {s.id: s.name for s in symbols if isinstance(s, Symbol) and s.name.endswith("_")}
     bases = {id: functions.get(f"torch.{name[:-1]}") for id, name in known.items()}
-    return {
+    return {"torch.Tensor.copy_": Rewrite(_copied, may_be_view=True)} | {
         id: Rewrite(_written(base.function, known[id]))
         for id, base in bases.items() if isinstance(base, Rewrite)
     }  # fmt: skip

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import thunder.torch as ltorch
@@ -416,6 +416,21 @@ def _column(row: Any) -> Any:
     return ltorch.unsqueeze(row, 1)
 
 
+def _smoothed(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """cross_entropy(x[N, C, L], target[N, L])  ->  of x[N * L, C] and target[N * L]
+
+    With label smoothing, for then Thunder divides by the wrong number, or raises.
+    """
+    call = CrossEntropy(input, target, *args, **kwargs)
+    of_classes = data_type(target.dtype) in INTS and target.ndim == input.ndim - 1
+    if not call.label_smoothing or input.ndim == 2 or not input.ndim or not of_classes:
+        return NotImplemented
+    rows = ltorch.movedim(input, 1, -1) if target.ndim else ltorch.unsqueeze(input, 0)
+    rows = ltorch.reshape(rows, (-1, rows.shape[-1]))
+    losses = ltorch.cross_entropy(rows, ltorch.reshape(target, (-1,)), *args, **kwargs)
+    return ltorch.reshape(losses, target.shape) if call.reduction == "none" else losses
+
+
 LOSSES: Table = {
     **rewrites(
         "torch.nn.functional.", binary_cross_entropy_with_logits, cosine_similarity,
@@ -429,5 +444,5 @@ LOSSES: Table = {
     ),
     "torch.log_softmax": with_gradient(_refuses_log_softmax, _log_softmax),
     "torch.nn.functional.binary_cross_entropy": of_calls(_BinaryCrossEntropy),
-    "torch.nn.functional.cross_entropy": of_calls(CrossEntropy),
+    "torch.nn.functional.cross_entropy": replace(of_calls(CrossEntropy), rewrite=_smoothed),
 }  # fmt: skip

@@ -19,8 +19,9 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 from thunder import clang
-from thunder.core import dtypes
+from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
+from thunder.core.trace import detached_trace
 from thunder.core.transforms import sum_to
 from thunder.core.utils import canonicalize_dim
 
@@ -100,6 +101,24 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
             ends = [_sliced(input, dim, cut, size), _sliced(input, dim, 0, cut)]
             input = ltorch.cat(ends, dim)
     return input
+
+
+def windows(a: Any, /, dimension: int, size: int, step: int) -> Any:
+    """x.unfold(0, 2, 1) of x[4]  ->  x[[0, 1, 1, 2, 2, 3]] as [3, 2]; torch makes a view.
+
+    Thunder gives the method and torch.nn.functional.unfold one name, and runs the latter for both.
+    """
+    with detached_trace():  # raises what torch would
+        prims.unfold.meta(a, dimension, size, step)
+    if not a.ndim:
+        return ltorch.unsqueeze(a, 0)[:size]
+    dim = canonicalize_dim(a.ndim, dimension)
+    starts = range(0, a.shape[dim] - size + 1, step)
+    places = ltorch.unsqueeze(ltorch.arange(len(starts), device=a.device) * step, 1)
+    places = ltorch.flatten(places + ltorch.arange(size, device=a.device))
+    shape = (*a.shape[:dim], len(starts), size, *a.shape[dim + 1 :])
+    taken = ltorch.reshape(ltorch.index_select(a, dim, places), shape)
+    return ltorch.movedim(taken, dim + 1, -1) if a.ndim > 1 else taken
 
 
 def tile(input: Any, *dims: Any) -> Any:
@@ -290,4 +309,6 @@ MOVEMENT: Table = {
     "torch.index_put": with_gradient(lambda *_, **__: None, _index_put, clang.index_put),
 }  # fmt: skip
 # Thunder has no name for these: {torch's function: what is called in its place}
-UNNAMED = {torch.eye: noted(eye)}
+UNNAMED = {
+    torch.eye: noted(eye), torch.Tensor.unfold: noted(windows), ltorch.unfold: noted(windows),
+}  # fmt: skip

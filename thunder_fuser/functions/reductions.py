@@ -33,6 +33,7 @@ import torch
 from thunder.core import dtypes
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
+from thunder.transforms.autocast import maybe_apply_autocast
 
 from thunder_fuser.functions.define import (
     Backward,
@@ -150,7 +151,7 @@ def inner(input: Any, other: Any) -> Any:
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """A row plus a product, which is torch's linear with the second matrix transposed."""
     row = input.ndim == 1 and mat1.ndim == mat2.ndim == 2 and input.shape[0] == mat2.shape[1]
-    same = input.dtype == mat1.dtype == mat2.dtype
+    same = input.dtype == mat1.dtype == mat2.dtype or maybe_apply_autocast(ltorch.linear)
     if not row or not same or (beta, alpha) != (1, 1):
         return NotImplemented
     return ltorch.linear(mat1, ltorch.transpose(mat2, 0, 1), input)

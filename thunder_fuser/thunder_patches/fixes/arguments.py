@@ -22,7 +22,8 @@ never pops, so a call outside of autocast was traced as if it were inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from numbers import Number
 from typing import Any
@@ -34,6 +35,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceResults, tracectx
 
+from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes import shared_arguments
 from thunder_fuser.thunder_patches.patch import Hooks
@@ -79,7 +81,8 @@ def compare_arguments(_: Hooks) -> None:
         while len(stack) > is_on:
             stack.popleft()
         check = StructureCheck(args, kwargs)  # before the function may change its arguments
-        results = of_thunder(function, args, kwargs, **options)
+        with _unchanged(args, kwargs, check):
+            results = of_thunder(function, args, kwargs, **options)
         trace = results.computation_trace
         check.layouts = shared_arguments.note_one_tensors(trace, args, kwargs)
         prologue = results.prologue_trace
@@ -92,6 +95,36 @@ def compare_arguments(_: Hooks) -> None:
         return results
 
     thunder.thunder_general_jit = general_jit
+
+
+@contextmanager
+def _unchanged(args: Any, kwargs: Any, check: StructureCheck) -> Iterator[None]:
+    """Lists and dicts have what they had before: a trace would leave its proxies in them.
+
+    Raises ThunderLimitError if the function changes one, for later calls would not.
+    """
+    before = [(one, one.copy()) for one in _containers([args, kwargs])]
+    try:
+        yield
+    finally:
+        is_changed = structure_of(args, kwargs) != check.expected
+        for container, items in before if is_changed else ():
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(items)
+    if is_changed:
+        raise ThunderLimitError(
+            "a list or dict that is an argument", expected="one that stays as it is",
+            got="one that the function changes", do="return what it gets, and change it outside",
+        )  # fmt: skip
+
+
+def _containers(tree: Any) -> Iterator[Any]:
+    """The lists and dicts in a tree, itself included."""
+    if isinstance(tree, (list, dict)):
+        yield tree
+    if isinstance(tree, (list, tuple, dict)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _containers(item)
 
 
 def add_check(

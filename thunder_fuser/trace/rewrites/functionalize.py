@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from thunder.core import prims
-from thunder.core.prims import PrimIDs
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
+from thunder.core.symbol import has_tags
 
 from thunder_fuser.trace.dataflow import DataFlow
 from thunder_fuser.trace.op import Op, Reject
@@ -47,7 +48,19 @@ def functionalize(prepared: Prepared) -> Prepared:
         for op, parts in zip(prepared.ops, split, strict=True)
         for part in (parts if any(p.name in values for p in overwritten(op.bsym)) else (op,))
     ]
-    return prepared.with_ops(_replaced(prepared, ops, values))
+    return prepared.with_ops(_read([*_replaced(prepared, ops, values)]))
+
+
+def _read(ops: Sequence[Op]) -> list[Op]:
+    """Without what made a value that is now read no more: Thunder would save its operands for a
+    backward that has no place for them."""
+    read, kept = set[str](), list[Op]()
+    for op in reversed(ops):
+        stays = not op.reads or not op.makes or has_tags(op.bsym, {OpTags.DONT_DCE})
+        if stays or op.makes_any(read):
+            kept.append(op)
+            read.update(op.read_names)
+    return kept[::-1]
 
 
 def _parts(prepared: Prepared, op: Op) -> tuple[Op, ...]:
