@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from thunder.core import dtypes, prims
 from thunder.core.prims import PrimIDs
 
 import thunder_fuser
+from thunder_fuser import fuser
 from thunder_fuser.errors import OutOfRangeError
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.run.region_callable import callable_of
@@ -27,6 +29,21 @@ Call = Callable[..., Any]
 ROWS_OF = {row.name: row for row in INDEXING}
 WIDE = torch.tensor([[0, 2, 1, 1], [2, 2, 0, 1], [1, 0, 0, 2]])  # into an axis of size 3
 LINE = torch.tensor([2, 0, 1])
+
+
+@pytest.mark.parametrize("jit", [thunder_fuser.jit, partial(thunder.jit, executors=[fuser])])
+@pytest.mark.parametrize("key", [
+    slice(-20, None), slice(None, -20), slice(-20, -2), (None, slice(-3, -20)), (0, slice(-9, 1)),
+    (..., slice(-5, None, 2)), (slice(-20, None), None, slice(-1, None)),
+], ids=str)  # fmt: skip
+def test_slices_from_before_the_first_row(key: Any, jit: Call) -> None:
+    """As a sliding window has that is longer than its input."""
+    x = torch.randn(9, 3, requires_grad=True)
+    found, expected = jit(lambda x: x[key] * 2)(x), x[key] * 2
+    assert torch.equal(found, expected)
+    if expected.numel():
+        (got,), (right,) = (torch.autograd.grad(y.sum(), x) for y in (found, expected))
+        assert torch.equal(got, right)
 
 
 def of(dtype: DataType, *shape: int, seed: int = 0) -> torch.Tensor:

@@ -165,6 +165,10 @@ PATCHES: tuple[Patch, ...] = (
         promotion.skip_empty_operands, ("thunder.clang:cat",),
     ),
     Patch(
+        "a slice from before the first row is refused", "fix",
+        promotion.begin_at_the_first_row, ("thunder.clang:_basic_indexing",),
+    ),
+    Patch(
         "thunderfx splits graphs at functions that are defined here", "fix",
         hooks.leave_in_graphs,
         ("thunder.torch.default_torch_ops:torch_auto_registered_ops",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Six of Thunder's rules for operands differ from torch's; with this executor, torch's rules hold.
+"""Seven of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -29,6 +29,8 @@ that they go wrong.
     z = cat([f32[0] e, f32[2, 3] x], 1)  Thunder: an error     torch, and here: cat([x], 1)
 
 torch passes over such an e for the sake of old programs; transformers begins each cache with one.
+
+    r = f32[9, 2] x [-20:]               Thunder: an error     torch, and here: x[-9:]
 """
 
 from __future__ import annotations
@@ -127,6 +129,25 @@ def skip_empty_operands(hooks: Hooks) -> None:
         return of_thunder([clang.maybe_convert_to_dtype(x, dtype) for x in others], dim)
 
     clang.cat = cat
+
+
+def begin_at_the_first_row(_: Hooks) -> None:
+    """From now on, slices from or to before the first row begin or end there; Thunder raises."""
+    of_thunder = clang._basic_indexing
+
+    def indexing(a: Any, /, key: list[Any]) -> Any:
+        sizes = iter(a.shape)  # None takes no axis
+        return of_thunder(a, [each if each is None else _within(each, next(sizes)) for each in key])
+
+    clang._basic_indexing = indexing
+
+
+def _within(each: Any, size: int) -> Any:
+    """x[-20:] of 9 rows  ->  x[-9:]"""
+    if not isinstance(each, slice):
+        return each
+    ends = (max(at, -size) if type(at) is int else at for at in (each.start, each.stop))
+    return slice(*ends, each.step)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:
