@@ -22,6 +22,7 @@ never pops, so a call outside of autocast was traced as if it were inside.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -120,7 +121,7 @@ def _unchanged(args: Any, kwargs: Any, check: StructureCheck) -> Iterator[None]:
 
 def _containers(tree: Any) -> Iterator[Any]:
     """The lists and dicts in a tree, itself included."""
-    if isinstance(tree, (list, dict)):
+    if type(tree) in (list, dict, OrderedDict):
         yield tree
     if isinstance(tree, (list, tuple, dict)):
         for item in tree.values() if isinstance(tree, dict) else tree:
