@@ -146,8 +146,8 @@ def _within(each: Any, size: int) -> Any:
     """x[-20:] of 9 rows  ->  x[-9:]"""
     if not isinstance(each, slice):
         return each
-    ends = (max(at, -size) if type(at) is int else at for at in (each.start, each.stop))
-    return slice(*ends, each.step)
+    start, stop = (max(at, -size) if type(at) is int else at for at in (each.start, each.stop))
+    return slice(start, stop, each.step)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:
