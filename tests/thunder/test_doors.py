@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+import torch.nn.functional as F
 from thunder.core.recipe import Plugin, Recipe
 from thunder.dynamo import ThunderCompiler, thunderfx
 from thunder.extend import set_default_executors
@@ -319,6 +320,57 @@ def test_torch_runs_graphs_with_torch_func(name: str, by_name: bool) -> None:
     torch.testing.assert_close(x.grad, y.grad)
     assert torch._C._functorch.get_interpreter_stack() is None
     assert torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is None
+
+
+def normed(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    with torch.no_grad():
+        s = F.normalize(w * u, dim=0, out=u).clone()
+    return x * s
+
+
+def nested(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    with torch.no_grad():
+        a = torch.sinc(w) * x
+        with torch.enable_grad():
+            b = torch.sinc(w * x) * 2
+        c = torch.sinc(b) + F.normalize(u, dim=0, out=u)
+    return b * c + a * x
+
+
+@pytest.mark.parametrize("function", [normed, nested])
+def test_parts_of_a_graph_leave_gradients_on(function: Callable[..., Tensor]) -> None:
+    """Inductor, and Thunder, run parts that switch them off."""
+    torch._dynamo.reset()
+    compiled = thunderfx(function, executors=[fuser])
+    x, w = (torch.rand(8, requires_grad=True) for _ in range(2))
+    for call in range(3):
+        u = torch.rand(8)
+        result, expected = compiled(x, w, u.clone()), function(x, w, u.clone())
+        assert torch.is_grad_enabled(), call
+        torch.testing.assert_close(result, expected)
+        got, right = (
+            torch.autograd.grad(y.sum(), (x, w), materialize_grads=True)
+            for y in (result, expected)
+        )
+        torch.testing.assert_close(got, right)
+    with torch.no_grad():
+        compiled(x, w, torch.rand(8))
+        assert not torch.is_grad_enabled()
+
+
+def test_spectral_norm() -> None:
+    torch._dynamo.reset()
+    mine, its = (nn.utils.spectral_norm(net()[0]) for _ in range(2))
+    its.load_state_dict(mine.state_dict())
+    compiled = thunderfx(mine, executors=[fuser])
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        got, expected = compiled(x), its(x)
+        assert torch.is_grad_enabled()
+        torch.testing.assert_close(got, expected)
+        got.sum().backward()
+        expected.sum().backward()
+    torch.testing.assert_close(mine.weight_orig.grad, its.weight_orig.grad)
 
 
 def test_explain_says_how_to_get_a_report() -> None:
