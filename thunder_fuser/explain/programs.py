@@ -162,7 +162,7 @@ def kernels(jitted: Any) -> Kernels:
 
     Raises InputError for a function that is not jitted, or was not called.
     """
-    return Kernels(name_of(jitted), tuple(one for p in _programs(jitted) for one in p.described()))
+    return Kernels(name_of(jitted), tuple(k for p in _programs(jitted) for k in p.described()))
 
 
 def dump(jitted: Any, folder: str | Path) -> list[Path]:

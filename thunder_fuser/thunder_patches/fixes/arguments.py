@@ -104,7 +104,7 @@ def _unchanged(args: Any, kwargs: Any, check: StructureCheck) -> Iterator[None]:
 
     Raises ThunderLimitError if the function changes one, for later calls would not.
     """
-    before = [(one, one.copy()) for one in _containers([args, kwargs])]
+    before = [(each, each.copy()) for each in _containers([args, kwargs])]
     try:
         yield
     finally:
