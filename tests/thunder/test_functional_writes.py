@@ -407,7 +407,7 @@ VIEWS: dict[str, Function] = {
     "flatten": lambda t: t.flatten(),
     "contiguous": lambda t: t.contiguous(),
     "expand": lambda t: t.expand(2, *t.shape),
-    "diagonal": lambda t: t.diagonal(),
+    "diagonal": lambda t: t.diagonal() if t.numel() else t,  # Thunder: RuntimeError if empty
     "detach": lambda t: t.detach(),
     "clone": lambda t: t.clone(),
 }
