@@ -95,6 +95,11 @@ def test_smoothing_of_images_and_of_one_row(
     torch.testing.assert_close(got, eager)
 
 
+def test_an_argument_that_it_lacks_is_named() -> None:
+    with pytest.raises(TypeError, match=r"cross_entropy\(\) got an unexpected .* 'smoothing'"):
+        jit(lambda x, t: F.cross_entropy(x, t, smoothing=0.1))(logits(), targets())
+
+
 def mean(x: Any, t: Any) -> Any:
     return F.cross_entropy(x, t)
 

@@ -416,19 +416,23 @@ def _column(row: Any) -> Any:
     return ltorch.unsqueeze(row, 1)
 
 
-def _smoothed(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+def _smoothed(  # noqa: PLR0917 - torch's
+    input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
     """cross_entropy(x[N, C, L], target[N, L])  ->  of x[N * L, C] and target[N * L]
 
     With label smoothing, for then Thunder divides by the wrong number, or raises.
     """
-    call = CrossEntropy(input, target, *args, **kwargs)
     of_classes = data_type(target.dtype) in INTS and target.ndim == input.ndim - 1
-    if not call.label_smoothing or input.ndim == 2 or not input.ndim or not of_classes:
+    if not label_smoothing or input.ndim == 2 or not of_classes:
         return NotImplemented
     rows = ltorch.movedim(input, 1, -1) if target.ndim else ltorch.unsqueeze(input, 0)
-    rows = ltorch.reshape(rows, (-1, rows.shape[-1]))
-    losses = ltorch.cross_entropy(rows, ltorch.reshape(target, (-1,)), *args, **kwargs)
-    return ltorch.reshape(losses, target.shape) if call.reduction == "none" else losses
+    losses = ltorch.cross_entropy(
+        ltorch.reshape(rows, (-1, rows.shape[-1])), ltorch.reshape(target, (-1,)), weight,
+        size_average, ignore_index, reduce, reduction, label_smoothing,
+    )  # fmt: skip
+    return ltorch.reshape(losses, target.shape) if reduction == "none" else losses
 
 
 LOSSES: Table = {

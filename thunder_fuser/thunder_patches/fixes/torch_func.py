@@ -37,7 +37,7 @@ def _compiled(self: Any, graph: GraphModule, inputs: Any) -> Any:
     if option("thunder_fixes") and any(at.startswith(_OF_TORCH_FUNC) for at in places):
         return graph
     split = _of_thunder(self, graph, inputs)
-    if torch._C._set_grad_enabled in calls:
+    if option("thunder_fixes") and torch._C._set_grad_enabled in calls:
         for part in split.children():
             part.forward = _leaving_gradients(part.forward)
     return split
@@ -48,11 +48,8 @@ def _leaving_gradients(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
-        before = torch.is_grad_enabled()
-        try:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
             return call(*args, **kwargs)
-        finally:
-            torch._C._set_grad_enabled(before)
 
     return run
 

@@ -26,7 +26,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import has_tags
 
-from thunder_fuser.trace.dataflow import DataFlow
+from thunder_fuser.trace.dataflow import DataFlow, with_what_they_read
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, overwritten, renamed_by, replaces
@@ -48,19 +48,14 @@ def functionalize(prepared: Prepared) -> Prepared:
         for op, parts in zip(prepared.ops, split, strict=True)
         for part in (parts if any(p.name in values for p in overwritten(op.bsym)) else (op,))
     ]
-    return prepared.with_ops(_read([*_replaced(prepared, ops, values)]))
-
-
-def _read(ops: Sequence[Op]) -> list[Op]:
-    """Without what made a value that is now read no more: Thunder would save its operands for a
-    backward that has no place for them."""
-    read, kept = set[str](), list[Op]()
-    for op in reversed(ops):
-        stays = not op.reads or not op.makes or has_tags(op.bsym, {OpTags.DONT_DCE})
-        if stays or op.makes_any(read):
-            kept.append(op)
-            read.update(op.read_names)
-    return kept[::-1]
+    ops = [*_replaced(prepared, ops, values)]
+    # Thunder would save the operands of what nothing reads now, for a backward without a place.
+    stay = [
+        at for at, op in enumerate(ops)
+        if not op.reads or not op.makes or has_tags(op.bsym, {OpTags.DONT_DCE})
+    ]  # fmt: skip
+    live = with_what_they_read(ops, range(len(ops)), stay)
+    return prepared.with_ops(ops[at] for at in sorted(live))
 
 
 def _parts(prepared: Prepared, op: Op) -> tuple[Op, ...]:
