@@ -25,7 +25,6 @@ class CompileOptions:
     cuda_graphs: bool
     dump: str
     max_registers_bytes: int
-    persistent_buffers: bool = False
     few_rows: int = 8
     autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()

@@ -35,6 +35,7 @@ from thunder_fuser.base.failures import explaining
 from thunder_fuser.base.logs import log
 from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import run_jobs
+from thunder_fuser.cache.computed import computed
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
@@ -94,10 +95,7 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
             # Loading is faster than starting a thread while other threads run Python.
             launchers = [job() for job in jobs] if is_ahead else run_jobs(jobs, threads=4)
         with stage("plan"):
-            program = plan(
-                segmented, launchers, device, options.multi_device,
-                persistent=options.persistent_buffers,
-            )  # fmt: skip
+            program = plan(segmented, launchers, device, options.multi_device)
             return replace(dump.add(PROGRAM, program), choices=planned.choices)
 
 
@@ -130,20 +128,29 @@ def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
 ) -> Planned:
     """The segments and kernels of a fusion for arguments with these keys. Compiles nothing.
 
+    They are found in the store if an earlier process has planned them, unless schedules are given
+    or measured, or each stage is dumped.
+
     device: where the autotuner measures, if the option asks for it; None: it does not.
     """
-    segmented = plan_segments(fusion, keys, target, options, dump)
-    alignment, fixed = alignments(segmented, keys), numbered(segmented, options.schedules)
-    sources, choices = [], list[Tuning | None]()
-    for number, piece in enumerate(segmented.segments):
-        scheduled = schedule(piece, alignment, fixed.get(number))
-        choice = None if number in fixed else _choice(scheduled, device, options)
-        if choice is not None and choice.schedule:
-            scheduled = _chosen(piece, alignment, choice) or scheduled
-        choices.append(choice)
-        sources.append(emit(dump.add(SCHEDULE.format(number), scheduled)))
-        dump.add(_kernel_file(number, sources[-1]), sources[-1], attrgetter("text"))
-    return Planned(segmented, tuple(sources), tuple(choices), dump)
+
+    def plan() -> Planned:
+        segmented = plan_segments(fusion, keys, target, options, dump)
+        alignment, fixed = alignments(segmented, keys), numbered(segmented, options.schedules)
+        sources, choices = [], list[Tuning | None]()
+        for number, piece in enumerate(segmented.segments):
+            scheduled = schedule(piece, alignment, fixed.get(number))
+            choice = None if number in fixed else _choice(scheduled, device, options)
+            if choice is not None and choice.schedule:
+                scheduled = _chosen(piece, alignment, choice) or scheduled
+            choices.append(choice)
+            sources.append(emit(dump.add(SCHEDULE.format(number), scheduled)))
+            dump.add(_kernel_file(number, sources[-1]), sources[-1], attrgetter("text"))
+        return Planned(segmented, tuple(sources), tuple(choices), dump)
+
+    if options.autotune or options.schedules or options.dump:
+        return plan()
+    return replace(computed((fusion.definition, keys, target, options), plan), dump=dump)
 
 
 def build_kernels(planned: Planned, target: Target) -> None:

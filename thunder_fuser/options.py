@@ -159,10 +159,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option(
-            "persistent_buffers", bool, False, "memory between kernels of a region is kept from"
-            " call to call",
-        ),
-        Option(
             "few_rows", int, 8, "matrix products with at most so many rows are kernels of ours,"
             " without gradients (on a CPU: one row, 16-bit floats); 0: none", least=0,
         ),
@@ -226,7 +222,6 @@ class OptionValues(TypedDict, total=False):
     autotune: float | str
     autotune_total: float
     max_registers_bytes: int
-    persistent_buffers: bool
     few_rows: int
     multi_device: MultiDeviceParams
     max_fusions: int

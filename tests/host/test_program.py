@@ -117,15 +117,6 @@ def pieces(fd: FusionDefinition) -> Inputs:
     return [torch.ones(4, 8), torch.ones(8, 6), torch.ones(6, 6)]
 
 
-def kept(fd: FusionDefinition) -> Inputs:
-    """With persistent buffers: what goes from kernel to kernel keeps its memory."""
-    x = matrix(fd)
-    y = fd.ops.sum(fd.ops.exp(x), [0])
-    z = fd.ops.cumsum(fd.ops.mul(x, fd.ops.broadcast_in_dim(y, [96, 64], [1])), 1)
-    fd.add_output(fd.ops.sum(z, [0]))
-    return [torch.ones(96, 64)]
-
-
 def packed(fd: FusionDefinition) -> Inputs:
     """Packed floats are allocated as bytes."""
     x = torch.zeros(4, 8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
@@ -150,7 +141,6 @@ CASES: dict[str, tuple[Callable[[FusionDefinition], Inputs], Callable[[], Any], 
     "pipeline": (pipeline, lambda: lowered(overlap="always"), "cpu"),
     "no-pipeline": (pipeline, lambda: lowered(overlap="never"), "cpu"),
     "pieces": (pieces, nullcontext, "cpu"),
-    "kept": (kept, lambda: options(persistent_buffers=True), "cpu"),
     "packed": (packed, nullcontext, "cpu"),
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import doctest
 import gc
 import itertools
+import pickle
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -20,10 +21,12 @@ from thunder_fuser.ir.scalar import (
     conjunction,
     const,
     divides,
+    element,
     minimum,
     product,
     symbol,
 )
+from thunder_fuser.ir.size_symbols import sized
 
 Env = Mapping[str, int]
 Meaning = Callable[[Env], int]
@@ -230,6 +233,19 @@ def test_equal_expressions_are_one_object() -> None:
     assert symbol("i", 0, 9) is i
     assert symbol("i", 0, 8) is not i
     assert const(True) is const(1)
+
+
+@given(EXPRESSIONS | INDICES)
+def test_a_copy_is_the_same_object(pair: Pair) -> None:
+    assert pickle.loads(pickle.dumps(pair[0])) is pair[0]
+
+
+@pytest.mark.parametrize("x", [
+    const(sized("n0", 12)), symbol("i", 0, 5) * sized("n0", 12) + sized("n1", 7) + symbol("j"),
+    element("T1", sized("n0", 50), symbol("i", 0, 9).lt(3), [symbol("i", 0, 9)]),
+], ids=["constant", "sum", "element"])  # fmt: skip
+def test_a_copy_keeps_the_sizes_of_a_call(x: Scalar) -> None:
+    assert pickle.loads(pickle.dumps(x)) is x
 
 
 def test_unused_expressions_are_forgotten() -> None:

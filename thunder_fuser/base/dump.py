@@ -71,6 +71,9 @@ class Dump:
             write_texts(self.folder, self._pop_texts())
         return self.folder
 
+    def __reduce__(self) -> tuple[object, ...]:  # in another process it is empty
+        return Dump, ("",)
+
     def _pop_texts(self) -> dict[str, str]:
         """Removes and returns the texts that are not written yet."""
         texts, self._texts = self._texts, {}

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from thunder_fuser.communication.products.bandwidths import kept
-from thunder_fuser.communication.transport.buffers import CACHE, held_by_programs
+from thunder_fuser.communication.transport.buffers import CACHE
 from thunder_fuser.errors import FuserError, InputError, OptionError
 from thunder_fuser.explain.shown import kib, table
 from thunder_fuser.host.call.native import why_not_native
@@ -115,7 +115,6 @@ def info() -> str:
         ("KiB", f"{kib(sum(file.size for file in held))} of {kib(store.most_bytes)}"),
         ("rates of machines", str(kept(store))),
         ("memory shared with ranks, here", str(CACHE)),
-        ("persistent buffers, here", str(held_by_programs())),
         ("a kernel that is not stored", _MISS[bool(option("assert_cache_hit"))]),
     ]
     return table(("what", "found"), rows)
@@ -124,7 +123,7 @@ def info() -> str:
 def _kind(stored: Stored) -> str:
     if stored.entry is None:
         return "damaged"
-    kinds = {"library": "CPU library", "choice": "autotuned schedule"}
+    kinds = {"library": "CPU library", "choice": "autotuned schedule", "plan": "plan of a fusion"}
     kind = stored.entry.fields["kind"]
     return kinds.get(kind, kind)
 

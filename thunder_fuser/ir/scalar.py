@@ -24,7 +24,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Union
+from typing import Any, Union
 
 from thunder_fuser.base.threads import cached_property, make_lock
 from thunder_fuser.ir.size_symbols import Sized, greatest_divisor, label_of
@@ -169,6 +169,9 @@ class Scalar:
     def __repr__(self) -> str:
         return self.text
 
+    def __reduce__(self) -> tuple[object, ...]:  # a copy, also in another process, is interned
+        return restored, (self.op, self.args, self.lo, self.hi)
+
 
 # Because parts are shared, the text may be 2**depth times as long as the expression in memory.
 _LONGEST_SORTED_TEXT = 200
@@ -223,6 +226,12 @@ def _intern(
             node.op, node.args, node.lo, node.hi = op, args, lo, hi
             _TABLE[key] = node
         return node
+
+
+def restored(op: str, args: tuple[Any, ...], lo: float, hi: float) -> Scalar:
+    numbers = [*(c for _, c in args[0]), args[1]] if op == "sum" else args
+    labels = [label_of(n) for n in numbers if isinstance(n, int)]
+    return _intern(op, args, lo, hi, tuple(labels))
 
 
 def const(value: int) -> Scalar:

@@ -22,8 +22,9 @@ from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import DamagedError, decode_named
 from thunder_fuser.store.store import Store, Stored
 
-# The kinds that are copied without libraries, and with them. A choice is a schedule as text.
-KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", "library")}
+# The kinds that are copied without libraries, and with them. A choice is a schedule as text; a plan
+# runs code of this process, as a library does.
+KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", "library", "plan")}
 MOST_COMPARED = 200  # only the newest sources are compared
 MOST_LINES = 12  # of a difference
 

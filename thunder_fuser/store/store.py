@@ -69,7 +69,7 @@ class Store:
         name = recipe.key + ENDING
         try:
             with files.opened(self.root, create=False) as folder:
-                strict = recipe.kind == "library"
+                strict = recipe.kind in ("library", "plan")
                 content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
             if content is None:
                 return None

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of memory that is used again in later calls.
-
-It holds exchanges, which are expensive to map, and with the option `persistent_buffers` the
-buffers of programs (host/programs/program.py). It never holds what a caller gets.
+"""A cache of exchanges: memory shared with other ranks, which is expensive to map.
 
 All ranks of a group must agree on hits and evictions, because to map an exchange is a collective.
 So a key holds no address and no stream pointer, which differ between ranks. And each group has its
@@ -11,15 +8,12 @@ own size limit and LRU order, because only calls of a group are the same on all 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Protocol, TypeVar
 
 import torch
-
-from thunder_fuser.base.threads import make_lock
 
 MOST_BYTES = 4 << 30  # for each group
 
@@ -28,13 +22,10 @@ MOST_BYTES = 4 << 30  # for each group
 class BufferKey:
     """Calls with equal keys use the same memory. A key is equal on all ranks of its group.
 
-    program: the number of a host program; "" for memory that all programs share. stream: the number
-    of the caller's stream in the order of first use. group: a process group's name; "" for memory
-    that only this rank uses. thread: only for memory that only this rank uses, since two threads
-    may run one program on one stream.
+    stream: the number of the caller's stream in the order of first use. group: a process group's
+    name.
     """
 
-    program: str
     statement: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -42,7 +33,6 @@ class BufferKey:
     device: str
     stream: int = 0
     group: str = ""
-    thread: int = 0
 
 
 class Buffer(Protocol):
@@ -55,20 +45,6 @@ class Buffer(Protocol):
 
 
 B = TypeVar("B", bound=Buffer)
-
-
-@dataclass
-class Plain:
-    """A buffer that is one tensor of this rank."""
-
-    tensor: torch.Tensor
-
-    @property
-    def bytes(self) -> int:
-        return self.tensor.numel() * self.tensor.element_size()
-
-    def close(self) -> None:
-        pass  # torch's allocator reuses memory in stream order
 
 
 @dataclass
@@ -118,16 +94,10 @@ class BufferCache:
             self.counts["evicted"] += 1
             buffer.close()
 
-    def release(
-        self, group: str, before: Callable[[], None], statement: str = "", program: str = ""
-    ) -> None:
-        """Frees a group's entries, or only those of a statement or a program. All ranks call it at
-        the same point of their programs. before: as `before_eviction`."""
-        chosen = [
-            key for key in self._groups.get(group, ())
-            if statement in ("", key.statement) and program in ("", key.program)
-        ]
-        self._close(group, chosen, before)
+    def release(self, group: str, before: Callable[[], None]) -> None:
+        """Frees a group's entries. All ranks call it at the same point of their programs. before:
+        as `before_eviction`."""
+        self._close(group, [*self._groups.get(group, ())], before)
 
     def entries(self) -> list[tuple[BufferKey, Buffer]]:
         """Each buffer of all groups, with its key."""
@@ -142,10 +112,7 @@ class BufferCache:
         return f"{len(held)} of {sum(buffer.bytes for buffer in held)} bytes; {counts}"
 
 
-CACHE = BufferCache()  # the exchanges
-LOCAL = BufferCache()  # the buffers of programs
-_LOCK = make_lock()  # guards LOCAL
-_ENDED_PROGRAMS: deque[str] = deque()
+CACHE = BufferCache()
 _STREAMS: dict[int, int] = {}
 
 
@@ -155,44 +122,3 @@ def stream_number(device: torch.device) -> int:
         return 0
     index = torch.cuda.current_device() if device.index is None else device.index
     return _STREAMS.setdefault(torch._C._cuda_getCurrentRawStream(index), len(_STREAMS))
-
-
-def persistent_tensor(  # noqa: PLR0917  the fields of a key
-    program: str, statement: str, sizes: tuple[int, ...], strides: tuple[int, ...],
-    dtype: torch.dtype, device: torch.device,
-) -> torch.Tensor:  # fmt: skip
-    """Memory for a value of a program, which gets the same at its next call on this stream and
-    thread. Its content is undefined.
-
-    While a CUDA graph is captured the memory is new, because the graph keeps using it.
-    """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
-    key = BufferKey(
-        program, statement, sizes, strides, dtype, str(device), stream_number(device),
-        thread=get_ident(),
-    )  # fmt: skip
-
-    def make() -> Plain:
-        return Plain(torch.empty_strided(sizes, strides, dtype=dtype, device=device))
-
-    with _LOCK:
-        return _cleaned().get(key, make, lambda: None).tensor
-
-
-def forget(program: str) -> None:
-    """Notes that a program has ended. The garbage collector may call it at any point, so the
-    memory is freed later."""
-    _ENDED_PROGRAMS.append(program)
-
-
-def held_by_programs() -> BufferCache:
-    """The buffers of all programs that still exist."""
-    with _LOCK:
-        return _cleaned()
-
-
-def _cleaned() -> BufferCache:
-    while _ENDED_PROGRAMS:
-        LOCAL.release("", lambda: None, program=_ENDED_PROGRAMS.popleft())
-    return LOCAL

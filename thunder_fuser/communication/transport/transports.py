@@ -54,7 +54,7 @@ def _key(layout: BufferLayout, group: str, device: torch.device, stream: int) ->
     strides = (layout.rows * layout.columns, layout.columns, 1)
     place = str(device) if device.type == "cpu" else device.type  # ranks differ in the index
     return BufferKey(
-        "", f"{layout.statement}, {layout.flags} flags", layout.shape, strides, layout.dtype, place,
+        f"{layout.statement}, {layout.flags} flags", layout.shape, strides, layout.dtype, place,
         stream, group,
     )  # fmt: skip
 

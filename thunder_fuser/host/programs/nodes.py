@@ -77,8 +77,8 @@ class HostNode:
 
 @dataclass(frozen=True, slots=True)
 class Allocate(HostNode):
-    """Memory for a value. is_persistent: the same at each call. Packed floats are allocated as
-    bytes, since torch cannot fill them, as its deterministic mode does."""
+    """Memory for a value. Packed floats are allocated as bytes, since torch cannot fill them, as
+    its deterministic mode does."""
 
     MAKES = ("name",)
     name: str
@@ -86,7 +86,6 @@ class Allocate(HostNode):
     strides: Ints
     dtype: torch.dtype
     is_packed: bool = False
-    is_persistent: bool = False
 
     @property
     def in_c(self) -> str:
@@ -98,8 +97,6 @@ class Allocate(HostNode):
 
     def __str__(self) -> str:
         where, word = f"{self.sizes!r}, {self.strides!r}", str(self.dtype).removeprefix("torch.")
-        if self.is_persistent:
-            return f"{self.name} = persistent({self.name!r}, {where}, dtype={word})"
         stored, view = ("uint8", f".view({word})") if self.is_packed else (word, "")
         return f"{self.name} = empty_strided({where}, dtype={stored}, device=device){view}"
 

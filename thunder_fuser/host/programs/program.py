@@ -23,14 +23,6 @@ Between the steps of segments stand waits and frees:
     del T3_sent
     T5 = ..., kernel_2(T3, T5)
     del T3                               behind the last step that reads it
-
-The option `persistent_buffers` gives some values memory that is used again at each call:
-
-    T3 = empty_strided((6,), (1,), dtype=float32, device=device)
-->  T3 = persistent('T3', (6,), (1,), dtype=float32)
-
-Only values that nothing but kernels read get it. A result belongs to the caller, torch may return
-a view of what it reads, and communication may still read a value after the call.
 """
 
 from __future__ import annotations
@@ -38,9 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import Any
-from weakref import finalize
 
 import nvtx
 import torch
@@ -48,7 +38,6 @@ from torch.autograd.graph import increment_version
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.products.products import named_products
-from thunder_fuser.communication.transport.buffers import forget, persistent_tensor
 from thunder_fuser.communication.transport.collectives import COLLECTIVES, wait
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.host.call.native import empty_in_c
@@ -72,7 +61,6 @@ from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
 
 ProgramRun = Callable[..., list[torch.Tensor]]
-_NUMBERS = count()  # each program gets a new number
 
 # Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
@@ -184,34 +172,24 @@ def plan(
     launchers: Sequence[Launcher],
     device: torch.device,
     params: MultiDeviceParams | None = None,
-    *,
-    persistent: bool = False,
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values.
 
     A collective is posted in its segment's place, and awaited before the first segment that reads
-    it. VerifyError if the program is not sound. persistent: intermediates use the same memory at
-    each call.
+    it. VerifyError if the program is not sound.
     """
     params, fusion = params or MultiDeviceParams(), segmented.fusion
-    number = f"program {next(_NUMBERS)}"
-    lasting = read_by_kernels_only(segmented, launchers) if persistent else frozenset()
     drawn = list(drawn_nodes(fusion))
     kept = {*fusion.inputs, *(name for node in drawn for name in node.makes)}
     kept |= {output.name for output in fusion.outputs}
     is_cuda = device.type == "cuda"
-    steps = list(steps_of(segmented, launchers, params, lasting, is_cuda=is_cuda))
+    steps = list(steps_of(segmented, launchers, params, is_cuda=is_cuda))
     body = ordered(steps, kept, is_early=params.executor.early)
     nodes = (*drawn, *body, *ending_nodes(segmented))
     verify(fusion.inputs, nodes)
     in_c = _functions_in_c(nodes, launchers, device)
-    names = {
-        **_names(fusion, device, params), **dict(_functions(launchers)), **in_c,
-        "persistent": partial(persistent_tensor, number, device=device),
-    }  # fmt: skip
+    names = {**_names(fusion, device, params), **dict(_functions(launchers)), **in_c}
     run = _function(_text(fusion, nodes, in_c), names)
-    if lasting:
-        finalize(run, forget, number).atexit = False
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(_text(fusion, nodes), run, segmented, nodes, sources)
 
@@ -271,24 +249,6 @@ def _functions_in_c(
     for node in nodes:
         if isinstance(node, LaunchKernel):
             functions[node.in_c] = launchers[node.number].in_c
-        elif isinstance(node, Allocate) and not (node.is_packed or node.is_persistent):
+        elif isinstance(node, Allocate) and not node.is_packed:
             functions[node.in_c] = empty_in_c(node.sizes, node.strides, node.dtype, device)
     return {name: function for name, function in functions.items() if function is not None}
-
-
-# ---- memory that is used again
-
-
-def read_by_kernels_only(
-    segmented: SegmentedFusion, launchers: Sequence[Launcher]
-) -> frozenset[str]:
-    """The intermediates that only kernels make and read."""
-    kernel_outputs, elsewhere = set[str](), {output.name for output in segmented.fusion.outputs}
-    for segment, launcher in zip(segmented.segments, launchers, strict=True):
-        part = segment.part
-        elsewhere |= {name for pair in part.overwrites for name in pair}
-        if launcher.source is not None:
-            kernel_outputs |= {*part.outputs}
-        else:
-            elsewhere |= {*part.inputs, *part.outputs}
-    return frozenset(kernel_outputs - elsewhere)

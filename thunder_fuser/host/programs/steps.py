@@ -54,12 +54,12 @@ def drawn_nodes(fusion: Fusion) -> Iterator[HostNode]:
 
 
 def steps_of(
-    segmented: SegmentedFusion, launchers: Sequence[Launcher], params: MultiDeviceParams,
-    persistent: frozenset[str], *, is_cuda: bool,
+    segmented: SegmentedFusion, launchers: Sequence[Launcher], params: MultiDeviceParams, *,
+    is_cuda: bool,
 ) -> Iterator[list[HostNode]]:  # fmt: skip
-    """The nodes of each segment. persistent: the values with the same memory at each call."""
+    """The nodes of each segment."""
     joined = overlaps(segmented, every=may_overlap(params.lower, is_cuda=is_cuda))
-    memory = partial(_memory, segmented, _result_shapes(segmented), persistent)
+    memory = partial(_memory, segmented, _result_shapes(segmented))
     event = 0
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         part, op = segment.part, segment.ops[0]
@@ -107,18 +107,13 @@ def _launch(number: int, part: Part, launcher: Launcher) -> LaunchKernel:
 
 
 def _memory(
-    segmented: SegmentedFusion, shapes: Mapping[str, tuple[int, ...]], persistent: frozenset[str],
-    part: Part,
-) -> Iterator[HostNode]:  # fmt: skip
-    """The memory of a segment's results: new, that of the last call, or an argument's."""
+    segmented: SegmentedFusion, shapes: Mapping[str, tuple[int, ...]], part: Part
+) -> Iterator[HostNode]:
+    """The memory of a segment's results: new, or an argument's."""
     taken = dict(part.overwrites)
     for name in part.outputs:
         if name in taken:
             yield View(name, taken[name])
-        elif name in persistent:
-            view = part.tensors[name]
-            dtype, strides = to_torch_dtype(view.dtype), segmented.strides[name]
-            yield Allocate(name, view.sizes, strides, dtype, is_persistent=True)
         else:
             yield _allocate(segmented, name, segmented.strides[name], shape=shapes.get(name))
 
