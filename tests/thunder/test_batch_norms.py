@@ -179,3 +179,32 @@ def test_one_proxy_for_both_statistics() -> None:
         found.append([y, vector])
     for got, right in zip(*found, strict=True):
         torch.testing.assert_close(got, right)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("affine", [False, True])
+def test_instance_norm(affine: bool, dtype: torch.dtype) -> None:
+    """Running statistics are written where gradients are taken too."""
+    found = []
+    for wrap in (lambda net: net, jit):
+        net = nn.InstanceNorm2d(3, affine=affine, track_running_stats=True).to(dtype)
+        x = image(dtype, 2, 3, 5, 4).requires_grad_()
+        jitted = wrap(net)
+        for _ in range(2):
+            y = jitted(x)
+            (y * torch.arange(4)).sum().backward()
+        found.append([y, x.grad, net.running_mean, net.running_var])
+    limit = {torch.bfloat16: 5e-2, torch.float16: 5e-3}.get(dtype, 1e-5)
+    for got, right in zip(*found, strict=True):
+        most = limit * float(right.detach().abs().max())
+        torch.testing.assert_close(got, right, atol=most, rtol=0)
+
+
+def test_instance_norm_of_statistics_that_are_one_vector() -> None:
+    found = []
+    for wrap in (lambda each: each, jit):
+        values = one_vector()
+        y = wrap(lambda x, m, v: F.instance_norm(x, m, v, use_input_stats=False))(*values)
+        found.append([y, *values])
+    for got, right in zip(*found, strict=True):
+        torch.testing.assert_close(got, right)

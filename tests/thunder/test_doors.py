@@ -35,9 +35,16 @@ from thunder_fuser import fuser
 from thunder_fuser.doors import recipes
 from thunder_fuser.doors.backend_name import backend
 from thunder_fuser.doors.recipes import FuserHFTransformers, FuserRecipe
-from thunder_fuser.errors import InputError, OptionError, OptionWarning
+from thunder_fuser.errors import (
+    FallbackWarning,
+    InPlaceError,
+    InputError,
+    OptionError,
+    OptionWarning,
+)
 from thunder_fuser.explain import report
 from thunder_fuser.explain.jitted import infos_of
+from thunder_fuser.options import options
 from thunder_fuser.thunder_patches.torch_names import FIRST_LACKING
 from thunder_fuser.versions import parse
 
@@ -371,6 +378,51 @@ def test_spectral_norm() -> None:
         got.sum().backward()
         expected.sum().backward()
     torch.testing.assert_close(mine.weight_orig.grad, its.weight_orig.grad)
+
+
+def _stepped(function: Callable[..., Any], x: Any, *others: Any) -> list[Any]:
+    """The results for leaves, and the gradient of the first."""
+    x = x.clone().requires_grad_()
+    results = function(x, *others)
+    (results[0].square() * torch.arange(4)).sum().backward()
+    return [*results, x.grad]
+
+
+def test_what_inductor_reads_has_the_strides_of_eager_torch() -> None:
+    """isfinite is Inductor's, and its kernel was compiled for a row-major softmax."""
+    torch._dynamo.reset()
+
+    def checked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.softmax(x.transpose(1, 2), -1)
+        return y * 2, torch.isfinite(y)
+
+    x = torch.randn(2, 4, 6)
+    got = _stepped(thunderfx(checked, executors=[fuser]), x)
+    torch.testing.assert_close(got, _stepped(checked, x))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_write_to_what_the_program_has_computed(strict: bool) -> None:
+    """Behind a graph break it is an argument of the next graph, which torch runs then."""
+    torch._dynamo.reset()
+
+    def masked(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor]:
+        y = torch.sin(x)
+        torch._dynamo.graph_break()
+        y[~mask] = 0
+        return (y * 2,)
+
+    x, mask = torch.randn(3, 4), torch.tensor([True, False, True])
+    compiled = thunderfx(masked, executors=[fuser])
+    with options(strict=strict):
+        if strict:
+            with pytest.raises(InPlaceError, match="a write in place to an argument"):
+                compiled(x.requires_grad_(), mask)
+            return
+        with pytest.warns(FallbackWarning, match="Torch runs a part of a graph: a write in place"):
+            got = _stepped(compiled, x, mask)
+        torch.testing.assert_close(got, _stepped(masked, x, mask))
+        torch.testing.assert_close(_stepped(compiled, x, mask), got)
 
 
 def test_explain_says_how_to_get_a_report() -> None:

@@ -12,6 +12,7 @@ import torch
 
 import thunder_fuser
 from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.explain.jitted import jit
 
 KINDS = {torch.float32: 3.0}
 DOORS: dict[str, Callable[[Any], Any]] = {
@@ -59,3 +60,54 @@ def test_a_type_is_an_argument(door: str) -> None:
     for ours, eager in zip(DOORS[door](function)(x, y), function(x, y), strict=True):
         assert ours.dtype is eager.dtype
         assert torch.equal(ours, eager)
+
+
+LITERALS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "floats": lambda x: torch.tensor([70000.0]) * x,
+    "floats and integers": lambda x: torch.tensor([[1, 2.5], [3, True]])[1:] * x[:2],
+    "integers": lambda x: torch.tensor([1, 2, 3]) * x,
+    "bools": lambda x: torch.tensor([True, False, True]) * x,
+    "a number": lambda x: torch.tensor(0.1) * 2 + x,
+    "a range of floats": lambda x: torch.arange(0, 70000, 30000.5) * x,
+    "a given type": lambda x: torch.tensor([1, 2, 3], dtype=torch.float16) * x,
+    "masked bools": lambda x: (x > 0).masked_fill(x > 1, 0),
+    "masked numbers": lambda x: x.masked_fill(x > 1, 0),
+    "ldexp": lambda x: torch.ldexp(x, torch.tensor([1, 20, 3])),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])
+@pytest.mark.parametrize("name", LITERALS)
+def test_tensors_of_literals(name: str, dtype: torch.dtype) -> None:
+    """They do not give way to other types, with gradients and without."""
+    function = LITERALS[name]
+    for needs_gradient in {False, dtype.is_floating_point}:
+        x = torch.tensor([1, 2, 3], dtype=dtype).div(64).to(dtype).requires_grad_(needs_gradient)
+        got, right = jit(function)(x), function(x)
+        assert got.dtype is right.dtype
+        torch.testing.assert_close(got, right)
+
+
+@pytest.mark.parametrize("name", ["floats", "a number"])
+def test_literals_have_the_default_type(name: str) -> None:
+    function = LITERALS[name]
+    jitted, before = jit(function), torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            got, right = jitted(torch.arange(3)), function(torch.arange(3))
+            assert got.dtype is right.dtype is dtype
+            assert torch.equal(got, right)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("row", [-1, -3, 2, None])
+def test_the_padding_row_of_an_embedding(row: int | None) -> None:
+    found = []
+    for wrap in (lambda function: function, jit):
+        w = torch.arange(10.0).view(5, 2).requires_grad_()
+        lookup = wrap(lambda i, w: torch.nn.functional.embedding(i, w, padding_idx=row))
+        lookup(torch.tensor([[0, 4], [2, 4]]), w).exp().sum().backward()
+        found.append(w.grad)
+    torch.testing.assert_close(*found)

@@ -104,14 +104,7 @@ def batch_norm(  # noqa: PLR0917 - torch's
 ) -> Any:  # fmt: skip
     """input [N, C, *], all tensors beside it [C]."""
     optional = running_mean, running_var, weight, bias
-    channels = [tensor for tensor in optional if tensor is not None]
-    if not all(isinstance(tensor, TensorProxy) for tensor in (input, *channels)):
-        return NotImplemented
-    numbers = all(type(number) in (int, float) for number in (momentum, eps))
-    # Thunder takes arguments that share memory for one, wherever a trace has a copy_ of its own.
-    shared = thunder._cache_info_ctx.get({}).get("alias_tensor_indices", "")
-    is_same = len({tensor.name for tensor in channels}) < len(channels)
-    if training is not True or not _is_taken(input, channels) or not numbers or shared or is_same:
+    if training is not True or not _is_taken(input, optional, momentum, eps):
         return NotImplemented
     y, *moved = batch_norm_in_training(input, *optional, momentum, eps)
     for running, new in zip(optional, moved, strict=False):
@@ -120,12 +113,43 @@ def batch_norm(  # noqa: PLR0917 - torch's
     return y
 
 
-def _is_taken(x: TensorProxy, channels: Sequence[TensorProxy]) -> bool:
-    """True for floats, with statistics and parameters [C] that are not wider."""
+def instance_norm(  # noqa: PLR0917 - torch's
+    input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+    bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """input [N, C, *]: a batch norm of [1, N * C, *]. The running statistics become the mean of all
+    N; Thunder writes copies of them."""
+    running, optional = (running_mean, running_var), (running_mean, running_var, weight, bias)
+    is_asked = use_input_stats is True and running_mean is not None and running_var is not None
+    if not is_asked or not _is_taken(input, optional, momentum, eps) or prod(input.shape[2:]) < 2:
+        return NotImplemented
+    n, c, *sizes = input.shape
+    of_each = [None if x is None else ltorch.repeat(x, n) for x in optional]
+    x = ltorch.reshape(input, (1, n * c, *sizes))
+    y, *moved = batch_norm_in_training(x, *of_each, momentum, eps)
+    for old, new in zip(running, moved, strict=True):
+        ltorch.copy_(old, ltorch.mean(ltorch.reshape(new, (n, c)), 0))
+    return ltorch.reshape(y, (n, c, *sizes))
+
+
+def _is_taken(x: Any, optional: Sequence[Any], *numbers: Any) -> bool:
+    """True for floats, with numbers, and statistics and parameters [C] that are not wider. The
+    statistics must be written: Thunder takes arguments that share memory for one, wherever a trace
+    has a copy_ of its own."""
+    channels = [tensor for tensor in optional if tensor is not None]
+    if not all(isinstance(tensor, TensorProxy) for tensor in (x, *channels)):
+        return False
+    is_same = len({tensor.name for tensor in channels}) < len(channels)
+    shared = thunder._cache_info_ctx.get({}).get("alias_tensor_indices", "")
+    if is_same or shared or not all(type(number) in (int, float) for number in numbers):
+        return False
     if refuses_floats("a batch norm", x, *channels) or x.ndim < 2 or prod(x._shape) == x._shape[1]:
         return False
     widest = compute_type(x).bytes
     return all(y._shape == x._shape[1:2] and y.dtype.bytes <= widest for y in channels)
 
 
-BATCH_NORMS: Table = {"torch.batch_norm": Rewrite(batch_norm), _NAME: _COMPOSITE}
+BATCH_NORMS: Table = {
+    "torch.batch_norm": Rewrite(batch_norm), "torch.instance_norm": Rewrite(instance_norm),
+    _NAME: _COMPOSITE,
+}  # fmt: skip

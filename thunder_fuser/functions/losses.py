@@ -45,6 +45,7 @@ from thunder_fuser.functions.define import (
     wide,
     with_gradient,
 )
+from thunder_fuser.functions.pointwise import clip
 from thunder_fuser.functions.reductions import vector_norm
 from thunder_fuser.trace.op import Reject
 
@@ -160,13 +161,13 @@ def poisson_nll_loss(
 def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0) -> Any:
     """max(0, margin - t (x - y))."""
     same = input1.ndim == input2.ndim == target.ndim
-    return _at_least(-target * (input1 - input2) + margin, 0.0) if same else NotImplemented
+    return clip(-target * (input1 - input2) + margin, 0.0) if same else NotImplemented
 
 
 @_loss
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0) -> Any:
     """x where t is 1, max(0, margin - x) where t is -1, their sum for any other t."""
-    negative = ltorch.where(target != 1, _at_least(margin - input, 0.0), 0.0)
+    negative = ltorch.where(target != 1, clip(margin - input, 0.0), 0.0)
     return negative + ltorch.where(target != -1, input, 0.0)
 
 

@@ -13,7 +13,7 @@ gradient of index_put to the indices. So these have gradients here.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -27,7 +27,7 @@ from thunder.core.utils import canonicalize_dim
 
 from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.executors.record.result_dtypes import may_differ
-from thunder_fuser.executors.support.dtypes import ANY, FLOATS, data_type
+from thunder_fuser.executors.support.dtypes import ANY, FLOATS, data_type, is_known_number
 from thunder_fuser.functions.define import (
     Backward,
     Composite,
@@ -217,6 +217,29 @@ def eye(
     return ltorch.to(is_one, torch.get_default_dtype() if dtype is None else dtype)
 
 
+def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """tensor([0.5])  ->  of torch's type for such numbers; Thunder's gives way to other types."""
+    kinds = {*map(type, _numbers(data))}
+    if dtype is not None or not kinds or not kinds <= {bool, int, float}:
+        return NotImplemented
+    kind = torch.get_default_dtype() if float in kinds else torch.int64
+    return ltorch.tensor(data, dtype=kind if kinds - {bool} else torch.bool, device=device)
+
+
+def _numbers(data: Any) -> Iterator[Any]:
+    for each in data if isinstance(data, Sequence) else ():
+        yield from _numbers(each)
+    if not isinstance(data, Sequence):
+        yield data.value if is_known_number(data) else data
+
+
+def embedding(input: Any, weight: Any, padding_idx: Any = None, *others: Any, **named: Any) -> Any:
+    """embedding(i, w[5, 2], -1)  ->  embedding(i, w, 4), since -1 is none where gradients are."""
+    if not isinstance(padding_idx, int) or padding_idx >= 0:
+        return NotImplemented
+    return ltorch.embedding(input, weight, padding_idx + weight.shape[0], *others, **named)
+
+
 _PLAIN = {*map(id, (None, False, torch.strided))}  # others that change nothing; a proxy's == traces
 
 
@@ -269,7 +292,7 @@ def _index_put(
 
 MOVEMENT: Table = {
     **rewrites(
-        "torch.", diff, roll, take_along_dim, tile, ltorch.repeat_interleave,
+        "torch.", diff, roll, take_along_dim, tensor, tile, ltorch.repeat_interleave,
         constant_pad_nd=lambda input, pad, value=0: ltorch.pad(input, tuple(pad), value=value),
         flip=lambda input, *places, dims=None: ltorch.flip(
             input, *(places if dims is None else (dims,))
@@ -278,7 +301,7 @@ MOVEMENT: Table = {
         flipud=lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,
         trace=lambda input: ltorch.sum(input.diagonal()) if input.ndim == 2 else NotImplemented,
     ),
-    **rewrites("torch.nn.functional.", channel_shuffle, pixel_shuffle, pixel_unshuffle),
+    **rewrites("torch.nn.functional.", channel_shuffle, embedding, pixel_shuffle, pixel_unshuffle),
     **rewrites("torch.Tensor.", repeat),
     **rewrites(
         "Tensor.", new_full,

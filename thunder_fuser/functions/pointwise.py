@@ -310,6 +310,12 @@ POINTWISE: Table = {
         fmin=lambda input, other: _first(input <= other, input, other),
         isneginf=lambda input: input == -math.inf,
         isposinf=lambda input: input == math.inf,
+        ldexp=rounded_once(lambda input, other: input * ltorch.exp2(other)),
+        masked_fill=lambda input, mask, value: (  # bools stay bools
+            ltorch.masked_fill(input, mask, bool(value))
+            if input.dtype == dtypes.bool8 and not isinstance(value, (bool, TensorProxy))
+            else NotImplemented
+        ),
         rad2deg=lambda input: input * (180 / math.pi),
         threshold=lambda input, threshold, value, inplace=False: (  # integers stay integers
             NotImplemented if inplace or dtypes.is_float_dtype(input.dtype)

@@ -97,13 +97,17 @@ def keep_types_of_quotients(hooks: Hooks) -> None:
 
 
 def keep_empty_axes(hooks: Hooks) -> None:
-    """From now on, an empty range has its axis there."""
+    """From now on, an empty range has its axis there, and one of floats a type of its own."""
     of_thunder = clang.arange
 
     def arange(**numbers: Any) -> Any:
         result = of_thunder(**numbers)
         of_torch = "dtype" in numbers  # torch.arange passes one, or None; clang.diagonal does not
-        if result.ndim or not of_torch or hooks.compilation() is None:
+        if not of_torch or hooks.compilation() is None:
+            return result
+        if result.true_dtype.is_weak:
+            return prims.convert_element_type(result, result.dtype)
+        if result.ndim:
             return result
         return clang.full((0,), 0, device=result.device, dtype=result.dtype)
 

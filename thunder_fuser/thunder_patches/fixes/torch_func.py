@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two kinds of graphs of Dynamo that Thunder splits, or reads, in a way that changes torch's state.
+"""Graphs of Dynamo that Thunder reads or splits: what each part leaves, and what it hands on.
 
 Thunder makes a call on trial to know whether it can trace it. Calls such as _grad_increment_nesting
 open a level of torch.func, which stayed open. So torch runs a graph with a transform of torch.func.
@@ -10,19 +10,31 @@ open a level of torch.func, which stayed open. So torch runs a graph with a tran
 Each part turns gradients off for itself, and what turns them on again may be in none that does so
 when it runs: gradients stayed off in the process. Here each part leaves them as they were.
 
+    y = softmax(x.mT); z = isfinite(y)
+->  thunder_0: y, with the strides of x.mT        inductor_1: compiled for a row-major y
+
+A kernel of Inductor raises for other strides than those of eager torch. Here it gets a copy.
+
+    h = sin(x); graph_break(); h[~mask] = 0      the second graph writes its argument, h
+
+Where h needs a gradient this is refused, but h is the program's own. So torch runs such a part.
+
 Imported behind thunder.dynamo, which takes seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
 import torch
+from thunder.core.module import ThunderModule
 from thunder.dynamo.compiler import ThunderCompiler
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
+from thunder_fuser.base.warn import warn_at
+from thunder_fuser.errors import FallbackWarning, InPlaceError
 from thunder_fuser.options import option
 
 _OF_TORCH_FUNC = ("torch._C._functorch", "torch._functorch")
@@ -37,10 +49,60 @@ def _compiled(self: Any, graph: GraphModule, inputs: Any) -> Any:
     if option("thunder_fixes") and any(at.startswith(_OF_TORCH_FUNC) for at in places):
         return graph
     split = _of_thunder(self, graph, inputs)
-    if option("thunder_fixes") and torch._C._set_grad_enabled in calls:
-        for part in split.children():
+    if option("thunder_fixes"):
+        for name, part in split.named_children():
+            if name.startswith("inductor"):
+                places = [node for node in part.graph.nodes if node.op == "placeholder"]
+                part.forward = _with_strides(part.forward, [*map(_strides_of, places)])
+            elif isinstance(part, ThunderModule):
+                part.forward = _or_by_torch(part.forward, part)
+        for part in split.children() if torch._C._set_grad_enabled in calls else ():
             part.forward = _leaving_gradients(part.forward)
     return split
+
+
+def _or_by_torch(call: Callable[..., Any], part: ThunderModule) -> Callable[..., Any]:
+    """The same call; from the first write that is refused on, a call of the part's model."""
+
+    @wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except InPlaceError as error:
+            if option("strict"):
+                raise
+            where = error.facts["where"]
+            warn_at(where, f"Torch runs a part of a graph: {error.sentence}", FallbackWarning)
+            part.forward = part._model.forward
+            return part.forward(*args, **kwargs)
+
+    return run
+
+
+def _strides_of(argument: Node) -> tuple[int, ...] | None:
+    """The strides for which a part was compiled; None for a number, or if they are not known."""
+    example = argument.meta.get("example_value")
+    if not isinstance(example, torch.Tensor) or not all(type(s) is int for s in example.stride()):
+        return None
+    return example.stride()
+
+
+def _with_strides(call: Callable[..., Any], wanted: Sequence[tuple[int, ...] | None]) -> Any:
+    """The same call, with copies of tensors that have other strides."""
+
+    def laid_out(x: Any, strides: tuple[int, ...] | None) -> Any:
+        if strides is None or not isinstance(x, torch.Tensor):
+            return x
+        axes = zip(x.shape, x.stride(), strides, strict=True)
+        if x.numel() == 0 or all(size == 1 or has == needs for size, has, needs in axes):
+            return x
+        return x.new_empty_strided(x.shape, strides).copy_(x)
+
+    @wraps(call)
+    def run(*args: Any) -> Any:
+        return call(*map(laid_out, args, wanted))
+
+    return run
 
 
 def _leaving_gradients(call: Callable[..., Any]) -> Callable[..., Any]:
