@@ -57,8 +57,8 @@ KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
 # Rows of the query for each head of keys, and in all, where reductions are faster than torch's
-# kernels (ADR 65). Of more keys, or longer ones, two kernels are made instead of one.
-FEW_QUERIES, FEW_ROWS, FEW_ROWS_OF_SHORT, SHORT = 8, 128, 256, 512 * 64
+# kernels (ADR 65). Of more keys, or more elements, two kernels are made instead of one.
+FEW_QUERIES, FEW_ROWS, FEW_ROWS_OF_SHORT, SHORT, SHORT_ELEMENTS = 8, 128, 256, 512, 512 * 128
 _LARGEST_MASK = 2**28  # elements; to ask torch about a mask, one of its size is allocated
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
@@ -229,7 +229,8 @@ class _Attention:
         if self.refuses_ours() or self.is_causal or self.dropout_p or not self.key._shape[2]:
             return False
         (batch, heads, length), (_, groups, keys, width) = self.query._shape[:3], self.key._shape
-        few = FEW_ROWS_OF_SHORT if keys * width <= SHORT else FEW_ROWS
+        is_short = keys <= SHORT and keys * width <= SHORT_ELEMENTS
+        few = FEW_ROWS_OF_SHORT if is_short else FEW_ROWS
         is_few = heads // groups * length <= FEW_QUERIES and batch * heads * length <= few
         if not is_few or not jit_option("few_rows"):
             return False

@@ -57,6 +57,7 @@ from thunder_fuser.target import Target
 CPU_SUM_BYTES = 256 * 1024  # of sums over rows, which a thread keeps in its second-level cache
 WARP = 32
 MOST_THREADS = 512  # of a block that reduces a group
+MOST_VALUES = 128  # elements in one thread of what is read once, behind all other reductions
 MOST_CLUSTER = 8  # the threads of a row, at least 8, each send its result to one block
 CPU_ROWS = 4096  # of a group: their results are an array on the stack
 CPU_GROUPS = 16  # enough work for a CPU's threads
@@ -340,7 +341,7 @@ def group_shapes(
         return []
     most = 1 if once else min(target.max_cluster, MOST_CLUSTER)
     shapes = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
-    fitting = [shape for shape in shapes if _is_held(shape, columns, itemsize, options)]
+    fitting = [shape for shape in shapes if _is_held(shape, columns, itemsize, options, once)]
     return sorted(fitting, key=lambda shape: (shape.cluster > 1, shape.room, shape.cluster))
 
 
@@ -354,11 +355,15 @@ def _shape(rows: int, cluster: int, row: RowShape) -> GroupShape:
     return GroupShape(row.width, (x, y), steps, cluster)
 
 
-def _is_held(shape: GroupShape, columns: int, itemsize: int, options: CompileOptions) -> bool:
+def _is_held(
+    shape: GroupShape, columns: int, itemsize: int, options: CompileOptions, once: bool
+) -> bool:
+    """once: twice as much, as there is one block on an SM: heads of 128 columns with 512 keys."""
     x, y = shape.threads
     vectors = -(-columns // (shape.width * x)) * shape.steps
-    share, limit = vectors * shape.width, register_bytes(x * y, options)
-    return vectors <= MAX_STEPS and share <= MAX_ELEMENTS and share * itemsize <= limit
+    share, limit = vectors * shape.width, register_bytes(x * y, options) * (1 + once)
+    most = MOST_VALUES if once else MAX_ELEMENTS
+    return vectors <= MAX_STEPS and share <= most and share * itemsize <= limit
 
 
 def are_innermost(part: Part, columns: frozenset[str]) -> bool:
