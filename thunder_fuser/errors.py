@@ -207,7 +207,7 @@ class CacheWarning(UserWarning):
 
 
 class FallbackWarning(UserWarning):
-    """Torch runs what is jitted: the ops of a fusion that could not be compiled, or generate()."""
+    """Torch runs what is jitted: ops that could not be compiled, a part of a graph, generate()."""
 
 
 class CommunicationWarning(UserWarning):

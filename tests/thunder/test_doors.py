@@ -45,6 +45,7 @@ from thunder_fuser.errors import (
 from thunder_fuser.explain import report
 from thunder_fuser.explain.jitted import infos_of
 from thunder_fuser.options import options
+from thunder_fuser.thunder_patches.fixes import torch_func
 from thunder_fuser.thunder_patches.torch_names import FIRST_LACKING
 from thunder_fuser.versions import parse
 
@@ -399,6 +400,16 @@ def test_what_inductor_reads_has_the_strides_of_eager_torch() -> None:
     x = torch.randn(2, 4, 6)
     got = _stepped(thunderfx(checked, executors=[fuser]), x)
     torch.testing.assert_close(got, _stepped(checked, x))
+
+
+def test_strides_of_what_is_expanded() -> None:
+    """As an argument of Inductor's part, compiled for strides with zeros."""
+    taken = []
+    laid_out = torch_func._with_strides(lambda *args: taken.extend(args), [(1, 0, 4), None, (2, 1)])
+    x, y = torch.randn(4, 1, 3).expand(4, 5, 3).contiguous(), torch.randn(2, 2)
+    laid_out(x, 7, y)
+    assert taken[0].stride() == (1, 0, 4) and torch.equal(taken[0], x)
+    assert taken[1] == 7 and taken[2] is y
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -227,10 +227,11 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
 
 
 def _numbers(data: Any) -> Iterator[Any]:
-    for each in data if isinstance(data, Sequence) else ():
-        yield from _numbers(each)
     if not isinstance(data, Sequence):
         yield data.value if is_known_number(data) else data
+        return
+    for each in data:
+        yield from _numbers(each)
 
 
 def embedding(input: Any, weight: Any, padding_idx: Any = None, *others: Any, **named: Any) -> Any:

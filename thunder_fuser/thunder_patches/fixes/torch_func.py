@@ -55,17 +55,18 @@ def _compiled(self: Any, graph: GraphModule, inputs: Any) -> Any:
                 places = [node for node in part.graph.nodes if node.op == "placeholder"]
                 part.forward = _with_strides(part.forward, [*map(_strides_of, places)])
             elif isinstance(part, ThunderModule):
-                part.forward = _or_by_torch(part.forward, part)
+                part.forward = _or_by_torch(part.forward, part._model.forward)
         for part in split.children() if torch._C._set_grad_enabled in calls else ():
             part.forward = _leaving_gradients(part.forward)
     return split
 
 
-def _or_by_torch(call: Callable[..., Any], part: ThunderModule) -> Callable[..., Any]:
-    """The same call; from the first write that is refused on, a call of the part's model."""
+def _or_by_torch(call: Callable[..., Any], by_torch: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call; from the first write that is refused on, the other one."""
 
     @wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal call
         try:
             return call(*args, **kwargs)
         except InPlaceError as error:
@@ -73,8 +74,8 @@ def _or_by_torch(call: Callable[..., Any], part: ThunderModule) -> Callable[...,
                 raise
             where = error.facts["where"]
             warn_at(where, f"Torch runs a part of a graph: {error.sentence}", FallbackWarning)
-            part.forward = part._model.forward
-            return part.forward(*args, **kwargs)
+        call = by_torch
+        return call(*args, **kwargs)
 
     return run
 
@@ -96,7 +97,9 @@ def _with_strides(call: Callable[..., Any], wanted: Sequence[tuple[int, ...] | N
         axes = zip(x.shape, x.stride(), strides, strict=True)
         if x.numel() == 0 or all(size == 1 or has == needs for size, has, needs in axes):
             return x
-        return x.new_empty_strided(x.shape, strides).copy_(x)
+        sizes = [size if stride else 1 for size, stride in zip(x.shape, strides, strict=True)]
+        once = x[tuple(map(slice, sizes))]  # along axes that are expanded
+        return x.new_empty_strided(sizes, strides).copy_(once).expand(x.shape)
 
     @wraps(call)
     def run(*args: Any) -> Any:
