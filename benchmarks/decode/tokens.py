@@ -27,7 +27,8 @@ from benchmarks.train_step import off
 from thunder_fuser.demo.blocks import SEED
 from thunder_fuser.explain.shown import table
 
-EAGER, COMPILE, GRAPHS = "eager", "torch.compile", "torch.compile reduce-overhead"
+EAGER, COMPILE = "eager", "torch.compile"
+MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, beside the default
 OURS, OURS_GRAPHS, OURS_TORCH = "ours", "ours, graphs", "ours, graphs, torch's products"
 OURS_IN_TURN = "ours, graphs, launched in turn"
 BF16 = "bf16"
@@ -208,8 +209,8 @@ def contenders(model: Llama, with_compile: bool) -> dict[str, Call]:
     if with_compile:
         torch._dynamo.reset()
         calls[COMPILE] = torch.compile(model, dynamic=False)
-        if model.cos.is_cuda:
-            calls[GRAPHS] = torch.compile(model, dynamic=False, mode="reduce-overhead")
+        for mode in MODES if model.cos.is_cuda else ():
+            calls[f"{COMPILE} {mode}"] = torch.compile(model, dynamic=False, mode=mode)
     return calls
 
 
