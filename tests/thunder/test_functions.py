@@ -48,11 +48,13 @@ def name_of(id: str) -> str:
 # Casts are tested in test_casts.py, composites each in a file of their own. Torch's first samples
 # of repeat have no elements, and in Thunder no gradient: it is in test_copies.py. There are none of
 # fold and unfold, which are in test_kernels.py, nor of products of groups, in test_groups.py, nor
-# of steps of recurrent networks, in test_recurrent.py.
+# of steps of recurrent networks, in test_recurrent.py, nor of instance norms, in
+# test_batch_norms.py, nor of tensors of literals, in test_types_of_torch.py.
 # Dropout is in test_random_regions.py: no two draws are equal.
 WITHOUT_SAMPLES = {
     "torch.Tensor.repeat", "torch.nn.functional.fold", "torch.nn.functional.unfold",
-    "torch.grouped_mm", "torch.nn.functional.dropout", "torch.threshold", *RECURRENT,
+    "torch.grouped_mm", "torch.instance_norm", "torch.nn.functional.dropout", "torch.tensor",
+    "torch.threshold", *RECURRENT,
 }  # fmt: skip
 WITHOUT_SAMPLES |= {id for id in FUNCTIONS if id.endswith("_")}  # test_gradients.py has these
 TESTED = [

@@ -76,8 +76,7 @@ def _first_operand(call: BoundSymbol) -> str:
 
 
 def keep_row_major(plan: Plan) -> Plan:
-    """Notes the results that must be row-major, since torch takes a view of them, or since the user
-    sees them and they are so in eager torch."""
+    """Notes the results that must be row-major, since torch takes a view of them or has them so."""
     flow = plan.flow
     returned = chain.from_iterable(op.reads for op in flow.ops[-1:])
     tagged = {(flow.memory.of(x.name), x._shape) for x in returned if _TAG in x.tags}

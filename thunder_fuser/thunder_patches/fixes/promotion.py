@@ -105,11 +105,10 @@ def keep_empty_axes(hooks: Hooks) -> None:
         of_torch = "dtype" in numbers  # torch.arange passes one, or None; clang.diagonal does not
         if not of_torch or hooks.compilation() is None:
             return result
-        if result.true_dtype.is_weak:
-            return prims.convert_element_type(result, result.dtype)
-        if result.ndim:
-            return result
-        return clang.full((0,), 0, device=result.device, dtype=result.dtype)
+        if not result.ndim:
+            return clang.full((0,), 0, device=result.device, dtype=result.dtype)
+        is_weak = result.true_dtype.is_weak
+        return prims.convert_element_type(result, result.dtype) if is_weak else result
 
     clang.arange = arange
 
