@@ -31,6 +31,7 @@ MAGIC = b"thunder_fuser kernel\n"
 ENDING = ".kernel"
 DIGEST_BYTES = 32
 MOST_TEXT = 16 << 20  # a source that inflates to more is refused
+RUN_HERE = ("library", "plan")  # kinds that are code of the user's process, or lead to it
 _LENGTH = struct.Struct("<I")
 
 
@@ -50,9 +51,8 @@ class Recipe:
     """Everything on which a binary depends.
 
     kind: cubin, library (machine code for this process), choice (autotune/choice.py), or plan
-    (cache/computed.py). name: the
-    function. arch: the device's, or this machine's with its CPU's features. toolchain: the exact
-    compiler.
+    (cache/computed.py). name: the function. arch: the device's, or this machine's with its CPU's
+    features. toolchain: the exact compiler.
     """
 
     kind: str

@@ -19,12 +19,11 @@ from pathlib import Path
 
 from thunder_fuser.errors import ArchiveError
 from thunder_fuser.store import folder as files
-from thunder_fuser.store.entry import DamagedError, decode_named
+from thunder_fuser.store.entry import RUN_HERE, DamagedError, decode_named
 from thunder_fuser.store.store import Store, Stored
 
-# The kinds that are copied without libraries, and with them. A choice is a schedule as text; a plan
-# runs code of this process, as a library does.
-KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", "library", "plan")}
+# The kinds that are copied without libraries, and with them. A choice is a schedule as text.
+KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", *RUN_HERE)}
 MOST_COMPARED = 200  # only the newest sources are compared
 MOST_LINES = 12  # of a difference
 

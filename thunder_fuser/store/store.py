@@ -25,6 +25,7 @@ from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import (
     ENDING,
+    RUN_HERE,
     Binary,
     DamagedError,
     Entry,
@@ -69,7 +70,7 @@ class Store:
         name = recipe.key + ENDING
         try:
             with files.opened(self.root, create=False) as folder:
-                strict = recipe.kind in ("library", "plan")
+                strict = recipe.kind in RUN_HERE
                 content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
             if content is None:
                 return None

@@ -10,8 +10,8 @@ open a level of torch.func, which stayed open. So torch runs a graph with a tran
 Each part turns gradients off for itself, and what turns them on again may be in none that does so
 when it runs: gradients stayed off in the process. Here each part leaves them as they were.
 
-    y = softmax(x.mT); z = isfinite(y)
-->  thunder_0: y, with the strides of x.mT        inductor_1: compiled for a row-major y
+    y = softmax(x.mT).mT; z = isfinite(y)
+->  thunder_0: y, with the strides of x        inductor_1: compiled for the strides in eager torch
 
 A kernel of Inductor raises for other strides than those of eager torch. Here it gets a copy.
 
