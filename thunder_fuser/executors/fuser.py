@@ -40,7 +40,6 @@ from thunder_fuser.executors.run.compile_ahead import (
     prepare_region,
 )
 from thunder_fuser.executors.run.region_callable import Compile, compile_region
-from thunder_fuser.executors.stride_orders.results import tag_row_major
 from thunder_fuser.executors.stride_orders.simulate import note_layout
 from thunder_fuser.executors.support.check import ROWS, accepts, support
 from thunder_fuser.executors.support.products import has_product, is_differentiated
@@ -177,13 +176,7 @@ class ThunderFuser(FusionExecutor):
         return self._compilations.of(first).recomputation
 
 
-def _before_gradient(trace: TraceCtx, aliases: list[list[int]]) -> TraceCtx | None:
-    changed = writes_as_values(trace, aliases)
-    tag_row_major(trace if changed is None else changed)
-    return changed
-
-
 fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
 _in_chunks = partial(losses_in_chunks, note=fuser.note_refusal)
-install(Hooks(fuser, _before_gradient, _in_chunks, note_layout, may_be_edited))
+install(Hooks(fuser, writes_as_values, _in_chunks, note_layout, may_be_edited))

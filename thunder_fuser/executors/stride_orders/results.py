@@ -22,7 +22,6 @@ from itertools import chain
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.regions.plan import Plan
 from thunder_fuser.executors.regions.region import Item, Region
@@ -35,51 +34,17 @@ from thunder_fuser.trace.proxies import VIEWS, is_product, makes, parts, reads
 HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 # Pointwise, but row-major in torch. Thunder makes a where of logsigmoid and others.
 _MAYBE_ROW_MAJOR = {"torch.masked_fill", "torch.where", PrimIDs.WHERE}
-_POINTWISE = frozenset(row.id for row in ROWS.values() if row.computes) | {
-    PrimIDs.CONVERT_ELEMENT_TYPE
-}
-_KEEPING = _POINTWISE | VIEWS | {PrimIDs.STRIDE_ORDER}
-# Row-major in torch, on a CPU and a GPU, whatever the order of their operands.
-_ROW_MAJOR = {
-    "torch.gather", "torch.layer_norm", "torch.log_softmax", "torch.softmax", "torch.tril",
-    "torch.triu",
+_KEEPING = frozenset(row.id for row in ROWS.values() if row.computes) | VIEWS | {
+    PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.STRIDE_ORDER,
 }  # fmt: skip
-_TAG = "row-major in eager torch"  # of a result
 
 
 # ------------------------------------------------------------------------------ must be row-major
 
 
-def tag_row_major(trace: TraceCtx) -> None:
-    """Tags the results that eager torch makes row-major whatever the order of their operands. The
-    trace is the first one: gradients take such functions apart.
-
-        y = softmax(x); return y, mul(y, 2), mul(x, y)    ->  the first two; the third is as x
-    """
-    *calls, end = trace.bound_symbols
-    rows: set[str] = set()
-    for call in calls:
-        of_rows = call.sym.id in _ROW_MAJOR or (rows and _first_operand(call) in rows)
-        rows.update(out.name for out in makes(call) if of_rows)
-    for proxy in reads(end):
-        proxy.tags.update([_TAG] if proxy.name in rows else [])
-
-
-def _first_operand(call: BoundSymbol) -> str:
-    """The operand that gives a pointwise call's result its order in torch; "" for other calls."""
-    kinds, results = {leaf.sym.id for leaf in parts(call)}, makes(call)
-    is_same = kinds <= _POINTWISE | {PrimIDs.SHALLOW_COPY} and len(results) == 1
-    if not is_same or call.sym.id in _MAYBE_ROW_MAJOR:
-        return ""
-    operands = (x for x in reads(call) if isinstance(x, TensorProxy))
-    return next((x.name for x in operands if x._shape == results[0]._shape), "")
-
-
 def keep_row_major(plan: Plan) -> Plan:
-    """Notes the results that must be row-major, since torch takes a view of them or has them so."""
+    """Notes the results that must be row-major, since torch takes a view of them."""
     flow = plan.flow
-    returned = chain.from_iterable(op.reads for op in flow.ops[-1:])
-    tagged = {(flow.memory.of(x.name), x._shape) for x in returned if _TAG in x.tags}
     viewed = {
         flow.memory.of(name)
         for op in reshapes(flow.ops)
@@ -96,8 +61,7 @@ def keep_row_major(plan: Plan) -> Plan:
     row_major = (
         (region.number, tuple(
             out.name for out in region.outputs
-            if (flow.memory.of(out.name), getattr(out, "_shape", None)) in tagged
-            or (out.name in unlike and flow.memory.of(out.name) in viewed)
+            if out.name in unlike and flow.memory.of(out.name) in viewed
         ))
         for region in plan.regions
     )  # fmt: skip
