@@ -88,10 +88,18 @@ def test_text(golden: Golden) -> None:
     golden(kernel_text(source), ext="cu")
 
 
+def test_text_where_blocks_share_an_sm(golden: Golden) -> None:
+    """Each thread loads values where it adds them, so two blocks fit."""
+    made, source = scheduled(attention((64, 512, 64), D.BFloat16, device="meta"), H200)
+    assert made.params.blocks == 2
+    golden(kernel_text(source), ext="cu")
+
+
 @pytest.mark.parametrize("dtype", [D.Float, D.BFloat16, D.Half])
 @pytest.mark.parametrize(
     "sizes",
     [
+        (45, 20, 16),  # more blocks than SMs
         (2, 512, 64),
         (2, 61, 32),  # keys that no power of two divides
         (1, 37, 40),  # fewer vectors than threads

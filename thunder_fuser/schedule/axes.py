@@ -114,8 +114,8 @@ def summed_order(
 
 
 def shared_last(part: Part, kept: tuple[str, ...]) -> tuple[str, ...]:
-    """Kept axes with those last that the largest tensor lacks, if they are short: the rows of
-    threads of a block then read the same elements of it, which come from memory once.
+    """Kept axes with those last that the largest tensor lacks, if they are short: threads of a
+    block, or blocks side by side, then read the same elements of it, which come from memory once.
 
     T4[m, n] = sum(T0[m, k] * T1[n, k], k), T1 larger       (m, n)  ->  (n, m)
     """

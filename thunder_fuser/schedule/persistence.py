@@ -94,7 +94,8 @@ def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * bytes_at_once(kept) > room:
             kept = _default_buffers(scheduled, with_expensive=False)
-        kept += _late_inputs(scheduled) if scheduled.column_sums else ()
+        if scheduled.column_sums and not scheduled.params.blocks:
+            kept += _late_inputs(scheduled)
     kept = tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
 

@@ -10,9 +10,7 @@ fused_mul_sum_where_max_sub_exp_mean_bf16_nested(
     const i32 size0,
     const i64 divisor1,
     const i32 size2,
-    const i32 size3,
-    const i32 size4,
-    const i32 size5) {
+    const i32 size3) {
   next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32_1(4096, 4096);
@@ -29,12 +27,12 @@ fused_mul_sum_where_max_sub_exp_mean_bf16_nested(
   for (i32 slot = 0; slot < 8; ++slot) {
     T21[slot] = 0.0f;
   }
-  const Vec<bf16, 8> T0_v = ldv<8>(T0, index_mod(i, size0, divisor1) * size2 + index_div(i, divisor1) * size3 + k_o_i * 8);
+  const Vec<bf16, 8> T0_v = ldv<8>(T0, i * size0 + k_o_i * 8);
   #pragma unroll
   for (i32 j_o = 0; j_o < 8; ++j_o) {
     float T11 = 0.0f;
-    const Vec<bf16, 8> T1_v = ldv<8>(T1, index_mod(i, size0, divisor1) * size4 + j_i * size3 + j_o * size5 + k_o_i * 8);
-    T2_p[j_o] = ldv<8>(T2, index_mod(i, size0, divisor1) * size4 + j_i * size3 + j_o * size5 + k_o_i * 8);
+    const Vec<bf16, 8> T1_v = ldv<8>(T1, index_div(i, divisor1) * size2 + j_i * size0 + j_o * size3 + k_o_i * 8);
+    T2_p[j_o] = ldv<8>(T2, index_div(i, divisor1) * size2 + j_i * size0 + j_o * size3 + k_o_i * 8);
     #pragma unroll
     for (i32 k_i = 0; k_i < 8; ++k_i) {
       const float T4 = convert<float>(T0_v.v[k_i]);  // T4 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -79,6 +77,6 @@ fused_mul_sum_where_max_sub_exp_mean_bf16_nested(
       const bf16 T24_e = convert<bf16>(T23);  // T24 = fd.ops.cast(T23, dtype=DataType.BFloat16)
       T24_o.v[k_i] = T24_e;
     }
-    stv<8>(T24, index_mod(i, size0, divisor1) * size2 + index_div(i, divisor1) * size3 + k_o_i * 8, T24_o);
+    stv<8>(T24, i * size0 + k_o_i * 8, T24_o);
   }
 }
