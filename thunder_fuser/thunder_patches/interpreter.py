@@ -22,11 +22,14 @@ from collections.abc import Mapping
 from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
+import thunder.torch as ltorch
 import torch
-from thunder.core import interpreter
+import torch.nn.functional as F
+from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
 from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
+from torch.backends.mha import get_fastpath_enabled
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as of_torch
 
@@ -86,6 +89,14 @@ def write_graphs(_: Hooks) -> None:
     def write(graph: Any) -> Any:
         unwrap(graph).real_recompile()
         return wrap_const(None)
+
+
+def read_attention(_: Hooks) -> None:
+    """From now on, Thunder reads torch's multi-head attention, which calls products and attention.
+    torch's layers may not take their fast path: in inference it is one call, of all of a layer."""
+    for table in (ltorch._torch_to_thunder_function_map, jit_ext._general_jit_lookaside_map):
+        table.pop(F.multi_head_attention_forward)
+    register_general_jit_lookaside(get_fastpath_enabled)(lambda: wrap_const(False))
 
 
 def detour_globals(hooks: Hooks) -> None:

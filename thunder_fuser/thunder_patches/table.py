@@ -61,6 +61,12 @@ PATCHES: tuple[Patch, ...] = (
         interpreter.write_graphs, (_LOOKASIDES,),
     ),
     Patch(
+        "multi-head attention is one call of torch, without gradients where it has no weights",
+        "fix", interpreter.read_attention,
+        (f"{_LOOKASIDES}[multi_head_attention_forward]",
+         "thunder.torch:_torch_to_thunder_function_map"),
+    ),
+    Patch(
         "a global's name is looked up by one call", "speed-up",
         interpreter.detour_globals, (f"{_INTERPRETER}:globals_lookup",),
     ),
