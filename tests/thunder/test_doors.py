@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from thunder.core.recipe import Plugin, Recipe
 from thunder.dynamo import ThunderCompiler, thunderfx
 from thunder.extend import set_default_executors
 from thunder.plugins import FP8, Profile, QuantizeInt4, ReduceOverhead
-from thunder.recipes import BaseRecipe, get_recipe_class
+from thunder.recipes import BaseRecipe
 from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 
@@ -34,7 +33,7 @@ import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.doors import recipes
 from thunder_fuser.doors.backend_name import backend
-from thunder_fuser.doors.recipes import FuserHFTransformers, FuserRecipe
+from thunder_fuser.doors.recipes import FuserRecipe
 from thunder_fuser.errors import (
     FallbackWarning,
     InPlaceError,
@@ -135,50 +134,6 @@ def test_without_nvfuser_it_is_the_recipe_of_every_model(monkeypatch: pytest.Mon
 def test_an_unknown_option_of_a_recipe() -> None:
     with pytest.raises(OptionError, match="write fuser_strict"):
         thunder.compile(net(), recipe=FuserRecipe(fuser_strickt=True))(torch.ones(4, 8))
-
-
-class Transformers(ModuleType):
-    """What Thunder's recipe reads of the package transformers."""
-
-    __version__ = "4.50.0"
-
-    class PreTrainedModel(Held):
-        def __init__(self) -> None:
-            super().__init__(net())
-
-        def warn_if_padding_and_no_attention_mask(self) -> None: ...
-
-    BertPreTrainedModel = LlamaPreTrainedModel = PreTrainedModel
-    Phi3PreTrainedModel = Qwen2PreTrainedModel = PreTrainedModel
-
-    class modeling_utils:
-        pass
-
-    class cache_utils:
-        class StaticCache: ...
-
-
-def test_the_recipe_of_hugging_face(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what the recipe reads of a version that Thunder's recipe takes."""
-    stand_in = Transformers("transformers")
-    stand_in.modeling_utils.PreTrainedModel = stand_in.PreTrainedModel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformers", stand_in)
-    name = "thunder_fuser-hf-transformers"
-    assert get_recipe_class(name) is FuserHFTransformers
-    model, x = stand_in.PreTrainedModel(), torch.randn(4, 8)
-    jitted = thunder.compile(model, recipe=name)
-    torch.testing.assert_close(jitted(x), net()(x))
-    assert len(report(jitted).fusions) >= 1
-    names = [each.name for each in thunder.compile_data(jitted).executors_list]
-    ours = names.index("thunder_fuser")
-    assert names[ours + 1 : ours + 3] == ["inplace_index_copy_ex", "sdpa_mask_transform_ex"]
-    assert "nvfuser" not in names
-
-
-def test_the_recipe_of_hugging_face_refuses_a_later_version() -> None:
-    pytest.importorskip("transformers", minversion="5")
-    with pytest.raises(OptionError, match=r"expected transformers 4\.46 to 4\.55, got 5"):
-        thunder.compile(net(), recipe="thunder_fuser-hf-transformers")
 
 
 # ---------------------------------------------------------------------------- Thunder's plugins

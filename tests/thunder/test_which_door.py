@@ -86,6 +86,13 @@ def _encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
 
+def _hooked(net: nn.Module, x: Tensor) -> Tensor:
+    hook = net.register_forward_hook(lambda module, inputs, result: result * 2)
+    y = net(x)
+    hook.remove()
+    return y.tanh()  # type: ignore[no-any-return]
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "`nn.MultiheadAttention`": lambda: Program(
         lambda net, x: net(x, x, x), nn.MultiheadAttention(8, 2, batch_first=True)
@@ -95,6 +102,9 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         nn.MultiheadAttention(8, 2, batch_first=True),
     ),
     "`nn.TransformerEncoder`": lambda: Program(lambda net, x: net(x), _encoder()),
+    "a layer with a hook that `forward` registers and removes": lambda: Program(
+        _hooked, _linear()
+    ),
     "`nn.LSTM`": lambda: Program(lambda net, x: net(x)[0], nn.LSTM(8, 8, batch_first=True)),
     "`nn.GRU`": lambda: Program(lambda net, x: net(x)[0], nn.GRU(8, 8, batch_first=True)),
     "`parametrizations.weight_norm`": lambda: Program(

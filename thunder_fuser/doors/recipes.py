@@ -2,7 +2,6 @@
 """Recipes of thunder.compile: Thunder's own, with this fuser in place of nvFuser.
 
     thunder.compile(model, recipe="thunder_fuser")
-    thunder.compile(model, recipe="thunder_fuser-hf-transformers")
     thunder.compile(model)                                 where nvFuser is not installed
     thunder.compile(model, recipe=FuserRecipe(fuser_strict=True, interpreter="thunder.fx"))
 
@@ -12,7 +11,6 @@ Thunder's own recipes look for nvFuser, and hand None to thunder.jit where there
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,7 +18,7 @@ import torch
 from thunder.core.recipe import Plugin, Recipe
 from thunder.extend import get_executor
 from thunder.plugins import FP8, QuantizeInt4, ReduceOverhead
-from thunder.recipes import BaseRecipe, HFTransformers, register_recipe
+from thunder.recipes import BaseRecipe, register_recipe
 
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.fuser import fuser
@@ -75,22 +73,6 @@ class FuserRecipe(BaseRecipe):  # type: ignore[misc]
         return super().apply(model)
 
 
-class FuserHFTransformers(FuserRecipe, HFTransformers):  # type: ignore[misc]
-    """Thunder's recipe for models of Hugging Face's transformers, with the fuser.
-
-    Raises OptionError for versions of transformers without the functions that Thunder replaces.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except AttributeError as error:
-            raise OptionError(
-                "Thunder's recipe for Hugging Face", expected="transformers 4.46 to 4.55",
-                got=version("transformers"), do="call model.compile(backend='thunder_fuser')",
-            ) from error  # fmt: skip
-
-
 def missing_of(plugin: Plugin) -> str:
     """What a plugin needs and this machine lacks; empty if there is nothing."""
     needs = (need for kind, need in NEEDS.items() if isinstance(plugin, kind))
@@ -98,6 +80,5 @@ def missing_of(plugin: Plugin) -> str:
 
 
 register_recipe("thunder_fuser", FuserRecipe)
-register_recipe("thunder_fuser-hf-transformers", FuserHFTransformers)
 if get_executor("nvfuser") is None and Recipe._registry.get("") is BaseRecipe:
     Recipe.register("")(FuserRecipe)

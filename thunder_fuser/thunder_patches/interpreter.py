@@ -18,7 +18,7 @@ the option fast_tracing=False.
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
@@ -32,6 +32,8 @@ from torch import nn
 from torch.backends.mha import get_fastpath_enabled
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as of_torch
+from torch.nn.modules.transformer import _detect_is_causal_mask
+from torch.utils.hooks import RemovableHandle
 
 from thunder_fuser.base.threads import Bounded
 from thunder_fuser.options import OPTIONS, option
@@ -82,21 +84,34 @@ def _calls_forward_alone(module: nn.Module) -> bool:
     return is_plain and not has_hooks and compiled is None and not torch._C._get_tracing_state()
 
 
-def write_graphs(_: Hooks) -> None:
-    """From now on, the forward of a graph of Dynamo that is not written yet is written by torch."""
+def call_while_traced(_: Hooks) -> None:
+    """From now on, a graph of Dynamo that is not written yet is written, and hooks are registered
+    and removed, by torch."""
+    for function in (
+        _LazyGraphModule.real_recompile, RemovableHandle.remove,
+        nn.Module.register_forward_hook, nn.Module.register_forward_pre_hook,
+    ):  # fmt: skip
+        register_general_jit_lookaside(function)(_called(function))
 
-    @register_general_jit_lookaside(_LazyGraphModule.real_recompile)
-    def write(graph: Any) -> Any:
-        unwrap(graph).real_recompile()
-        return wrap_const(None)
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrap_const(function(*map(unwrap, args), **{k: unwrap(kwargs[k]) for k in kwargs}))
+
+    return call
 
 
 def read_attention(_: Hooks) -> None:
     """From now on, Thunder reads torch's multi-head attention, which calls products and attention.
-    torch's layers may not take their fast path: in inference it is one call, of all of a layer."""
+    torch's layers do not take their fast path, one call of all of a layer in inference, and do not
+    compare a mask with the causal one: it is applied, whatever it is."""
     for table in (ltorch._torch_to_thunder_function_map, jit_ext._general_jit_lookaside_map):
         table.pop(F.multi_head_attention_forward)
     register_general_jit_lookaside(get_fastpath_enabled)(lambda: wrap_const(False))
+
+    @register_general_jit_lookaside(_detect_is_causal_mask)
+    def is_causal(mask: Any, is_causal: Any = None, size: Any = None) -> Any:
+        return _interpret_call(lambda word: word is True, is_causal)
 
 
 def detour_globals(hooks: Hooks) -> None:

@@ -57,8 +57,8 @@ PATCHES: tuple[Patch, ...] = (
         interpreter.detour_calls_of_modules, (_LOOKASIDES,),
     ),
     Patch(
-        "a graph's text is written by functions of torch that the interpreter cannot read", "fix",
-        interpreter.write_graphs, (_LOOKASIDES,),
+        "how torch writes a graph's text and registers hooks, the interpreter cannot read", "fix",
+        interpreter.call_while_traced, (_LOOKASIDES,),
     ),
     Patch(
         "multi-head attention is one call of torch, without gradients where it has no weights",

@@ -72,7 +72,10 @@ def _note_all_stores() -> None:
         is_own = jit_ext.is_created_during_tracing(thing.provenance)
         is_own = is_own or type(unwrap(thing)) in jit_ext._TORCH_DYNAMIC_TYPES
         if is_own or not hasattr(unwrap(thing), "__dict__") or not option("thunder_fixes"):
-            return of_thunder(thing, name, value)
+            stored, read = of_thunder(thing, name, value), thing.attribute_wrappers
+            if stored is not INTERPRETER_SIGNALS.EXCEPTION_RAISED and unwrap(name) in read:
+                read[unwrap(name)] = value
+            return stored
         # An object that the prologue reads, and that nobody has written to, lacks a proxy.
         is_read = jit_ext.should_register_for_prologue(thing.provenance)
         is_new = thing.original_value is thing.nothing
