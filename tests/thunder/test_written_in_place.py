@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator as ops
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ OPERANDS: dict[str, tuple[Any, ...]] = {
     "baddbmm_": (torch.ones(3, 2, 4), torch.ones(3, 2, 5), torch.ones(3, 5, 4)),
     "arccos_": (UNIT,), "arcsin_": (UNIT,), "arctanh_": (UNIT,), "arccosh_": (ABOVE,),
     "gcd_": (COUNTS, OTHERS), "lcm_": (COUNTS, OTHERS),
+    "bitwise_left_shift_": (COUNTS, OTHERS), "bitwise_right_shift_": (COUNTS, OTHERS),
     "clamp_max_": (ONE, 0.5), "clamp_min_": (ONE, 0.5), "clip_": (ONE, -0.3, 0.5),
     "cumprod_": (ONE, 1), "fill_": (ONE, 2.5), "igamma_": (TWO, TWO + 1), "igammac_": (TWO, TWO),
     "index_fill_": (ONE, 1, torch.tensor([0, 2]), 3.0), "ldexp_": (ONE, torch.tensor(2)),
@@ -107,3 +109,31 @@ def test_fill_with_a_row() -> None:
     for run in (jit(lambda x, y: (x * 1).fill_(y)), lambda x, y: x.fill_(y)):
         with pytest.raises(RuntimeError, match="0-dimension"):
             run(ONE.clone(), TWO[0])
+
+
+BOOLS = ONE > 0, TWO > 1
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "y"),
+    [
+        (ops.iand, *BOOLS), (ops.ior, *BOOLS), (ops.ixor, *BOOLS), (ops.iand, COUNTS, 6),
+        (ops.ilshift, COUNTS, 2), (ops.irshift, COUNTS, OTHERS), (ops.ifloordiv, ONE, TWO),
+        (ops.ifloordiv, COUNTS, 4), (ops.imod, ONE, 0.7), (ops.imod, COUNTS, OTHERS + 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_operators(operator: Any, x: torch.Tensor, y: Any) -> None:
+    """`x &= y` writes into x: an argument, and a view of a value."""
+
+    def written(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        value = x.clone()
+        row = value[1:]
+        row = operator(row, y[1:] if isinstance(y, torch.Tensor) else y)
+        x = operator(x, y)
+        return value, x.clone()
+
+    ours, theirs = x.clone(), x.clone()
+    assert_equal = torch.testing.assert_close
+    assert_equal(jit(written, strict=True)(ours, y), written(theirs, y))
+    assert_equal(ours, theirs)

@@ -26,12 +26,12 @@ from thunder_fuser.functions.define import Composite, Function, Rewrite, noted, 
 
 MISSING = (
     "absolute_", "addbmm_", "addmm_", "addmv_", "addr_", "arccos_", "arccosh_", "arcsin_",
-    "arcsinh_", "arctan2_", "arctan_", "arctanh_", "baddbmm_", "clamp_max_", "clamp_min_",
-    "clip_", "cumprod_", "deg2rad_", "divide_", "fill_", "fix_", "frac_", "gcd_", "greater_",
-    "greater_equal_", "heaviside_", "hypot_", "i0_", "igamma_", "igammac_", "index_fill_",
-    "lcm_", "ldexp_", "less_", "less_equal_", "logit_", "masked_scatter_", "multiply_",
-    "nan_to_num_", "negative_", "not_equal_", "rad2deg_", "sgn_", "sigmoid_", "sinc_",
-    "subtract_", "xlogy_",
+    "arcsinh_", "arctan2_", "arctan_", "arctanh_", "baddbmm_", "bitwise_left_shift_",
+    "bitwise_right_shift_", "clamp_max_", "clamp_min_", "clip_", "cumprod_", "deg2rad_",
+    "divide_", "fill_", "fix_", "frac_", "gcd_", "greater_", "greater_equal_", "heaviside_",
+    "hypot_", "i0_", "igamma_", "igammac_", "index_fill_", "lcm_", "ldexp_", "less_",
+    "less_equal_", "logit_", "masked_scatter_", "multiply_", "nan_to_num_", "negative_",
+    "not_equal_", "rad2deg_", "sgn_", "sigmoid_", "sinc_", "subtract_", "xlogy_",
 )  # fmt: skip
 
 

@@ -163,6 +163,10 @@ PATCHES: tuple[Patch, ...] = (
         promotion.keep_types_of_quotients, ("thunder.clang:_floor_divide_float",),
     ),
     Patch(
+        "operators that write, such as &=, raise an error", "fix", promotion.write_by_operators,
+        tuple(f"thunder.core.proxies:TensorProxy +{name}" for name in promotion.WRITES),
+    ),
+    Patch(
         "an empty range has no axis", "fix",
         promotion.keep_empty_axes, ("thunder.clang:arange",),
     ),

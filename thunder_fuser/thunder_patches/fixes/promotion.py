@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seven of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
+"""Eight of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -31,19 +31,39 @@ that they go wrong.
 torch passes over such an e for the sake of old programs; transformers begins each cache with one.
 
     r = f32[9, 2] x [-20:]               Thunder: an error     torch, and here: x[-9:]
+
+    m &= n                               Thunder: an error     torch, and here: m.bitwise_and_(n)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from thunder import clang
 from thunder.core import dtypes, prims, utils
 from thunder.core.devices import DeviceType
+from thunder.core.langctxs import resolve_method
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from thunder_fuser.thunder_patches.patch import Hooks
+
+WRITES = {
+    "__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
+    "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_",
+    "__ifloordiv__": "floor_divide_", "__imod__": "remainder_",
+}  # fmt: skip
+
+
+def write_by_operators(_: Hooks) -> None:
+    """From now on, these operators are torch's methods, as `+=` is."""
+    for operator, name in WRITES.items():
+        setattr(TensorProxy, operator, _method(name))
+
+
+def _method(name: str) -> Callable[[Any, Any], Any]:
+    return lambda tensor, other: resolve_method(name, tensor, other)(tensor, other)
 
 
 def promote_as_torch(hooks: Hooks) -> None:
