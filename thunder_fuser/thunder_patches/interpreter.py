@@ -10,6 +10,9 @@ global, Thunder interprets two functions of one line. Here, a function is disass
 each call. For the traceback of an exception in the program, Thunder makes a Python frame in a
 thread that it waits for up to 5 ms; here that happens once for each line.
 
+Two fixes are here too, and always on: torch's multi-head attention is read, not called whole; and
+hooks that a program registers are there for the modules that it calls next.
+
 Thunder guards neither hooks nor the way a name was found, so traces and guards stay the same; the
 tests compare their texts. Only functions jitted with this executor take these ways, and none with
 the option fast_tracing=False.
