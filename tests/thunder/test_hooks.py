@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks that a traced program registers, and results that a program fills in by name."""
+"""Objects that a traced program makes or changes: hooks of modules, results filled in by name,
+modules; and scripts, which it may not call."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from helpers.cases import rand
 from torch import nn
 
 import thunder_fuser
+from thunder_fuser.errors import ThunderLimitError
 
 Tensor = torch.Tensor
 
@@ -99,3 +101,42 @@ def test_hidden_states_and_attentions(name: str) -> None:
         assert len(output.attentions) == 2
         for key in ("hidden_states", "attentions"):
             torch.testing.assert_close(output[key], outputs[2][key], rtol=1e-4, atol=1e-5)
+
+
+class Classifier(nn.Module):
+    """As those of transformers, it makes its loss in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+        return loss(nn.LayerNorm(3, elementwise_affine=False)(self.layer(x)), targets)
+
+
+def test_modules_that_a_program_makes() -> None:
+    net, x, targets = Classifier(), rand(5, 4), torch.arange(5) % 3
+    jitted = thunder_fuser.jit(net, fuser_strict=True)
+    for _ in range(2):
+        gradients = []
+        for model in (jitted, net):
+            loss = model(x, targets)
+            loss.backward()
+            gradients.append([loss.detach(), *(p.grad for p in net.parameters())])
+            net.zero_grad()
+        torch.testing.assert_close(*gradients)
+
+
+@torch.jit.script
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "function", [doubled, lambda x: doubled(x) + 1, torch.jit.script(nn.Linear(3, 3))], ids=range(3)
+)
+def test_scripts_are_refused(function: Any) -> None:
+    """Thunder's interpreter would end the process."""
+    with pytest.raises(ThunderLimitError, match="of TorchScript"):
+        thunder_fuser.jit(function)(rand(3))

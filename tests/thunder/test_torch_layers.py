@@ -112,3 +112,34 @@ def test_padding_in_inference() -> None:
     with torch.no_grad():
         got = thunder_fuser.jit(net)(x, src_key_padding_mask=PADDING)
     torch.testing.assert_close(got[~PADDING], want[~PADDING], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [CAUSAL, CAUSAL < 0, CAUSAL.bfloat16()], ids=["", "bools", "bf16"])
+def test_a_mask_under_autocast(mask: Tensor) -> None:
+    """Autocast casts the mask of attention too, as in eager torch."""
+
+    def attend(x: Tensor, mask: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    x = rand(BATCH, HEADS, LENGTH, 8)
+    mask = ~mask if mask.dtype is torch.bool else mask
+    got, want = thunder_fuser.jit(attend)(x, mask), attend(x, mask)
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_an_encoder_under_autocast(by_position: bool) -> None:
+    torch.manual_seed(3)
+    net, x = encoder(), rand(BATCH, LENGTH, WIDTH)
+
+    def step(model: nn.Module) -> list[Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model(x, CAUSAL) if by_position else model(x, src_mask=CAUSAL)
+        (y * rand(WIDTH, seed=2)).sum().backward()
+        gradients = [p.grad for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+        return [y, *gradients]
+
+    for got, want in zip(step(thunder_fuser.jit(net)), step(net), strict=True):
+        torch.testing.assert_close(got, want, rtol=5e-2, atol=8e-2)

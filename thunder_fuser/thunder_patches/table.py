@@ -167,6 +167,11 @@ PATCHES: tuple[Patch, ...] = (
         tuple(f"thunder.core.proxies:TensorProxy +{name}" for name in promotion.WRITES),
     ),
     Patch(
+        "autocast casts no mask of attention", "fix", promotion.cast_masks,
+        ("thunder.transforms.autocast:autocast_impls"
+         "[torch.nn.functional.scaled_dot_product_attention]",),
+    ),
+    Patch(
         "an empty range has no axis", "fix",
         promotion.keep_empty_axes, ("thunder.clang:arange",),
     ),

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from thunder.core import jit_ext
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.interpreter import (
@@ -40,11 +41,13 @@ from thunder.core.module import ThunderModule
 from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
-from thunder_fuser.base.warn import warn_at
-from thunder_fuser.errors import LostWriteWarning
+from thunder_fuser.base.warn import line_of_the_call, warn_at
+from thunder_fuser.errors import LostWriteWarning, ThunderLimitError
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes.arguments import effect
 from thunder_fuser.thunder_patches.patch import Hooks
+
+_SCRIPTS = (torch.jit.ScriptFunction, torch._C.ScriptMethod)
 
 
 def write_attributes_back(_: Hooks) -> None:
@@ -53,11 +56,14 @@ def write_attributes_back(_: Hooks) -> None:
     of_thunder = jit_ext.process_recorded_modifications
 
     def process(context: Any, epilogue: TraceCtx) -> None:
-        for changed, stores in context._additional_outputs.items():
+        stores_of = context._additional_outputs
+        for changed, stores in stores_of.items():
             root = _root_of(changed.provenance)
             if root is not None and option("thunder_fixes"):
                 last = {key.value: value.value for _, _, key, value in stores}
                 _write(root, last, epilogue)
+        for changed in [each for each in stores_of if _is_made_inside(each.provenance)]:
+            del stores_of[changed]  # nobody reads it after the call
         of_thunder(context, epilogue)
 
     jit_ext.process_recorded_modifications = process
@@ -95,11 +101,24 @@ def give_types_of_torch(_: Hooks) -> None:
 
     @register_general_jit_lookaside(getattr)
     def get(thing: Any, name: Any, *default: Any) -> Any:
+        if isinstance(unwrap(thing), _SCRIPTS) and unwrap(name) == "__call__":
+            raise ThunderLimitError(  # Thunder would look into its class, and so end the process
+                "Thunder cannot trace this program", expected="functions in Python",
+                got=f"a {type(unwrap(thing)).__name__} of TorchScript", where=line_of_the_call(),
+                do="leave torch.jit.script and torch.jit.trace out",
+            )  # fmt: skip
         value = of_thunder(thing, name, *default)
         is_type = unwrap(name) == "dtype" and isinstance(unwrap(thing), TensorProxy)
         if not is_type or not option("thunder_fixes"):
             return value
         return wrap(to_torch_dtype(unwrap(value)), provenance=value.provenance)
+
+
+def _is_made_inside(provenance: ProvenanceRecord) -> bool:
+    """True for a dict of an object that the traced program makes."""
+    while provenance.inst is PseudoInst.LOAD_ATTR:
+        provenance = provenance.inputs[0]
+    return bool(jit_ext.is_created_during_tracing(provenance))
 
 
 def _root_of(provenance: ProvenanceRecord) -> ProvenanceRecord | None:

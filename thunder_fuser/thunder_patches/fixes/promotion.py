@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eight of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
+"""Nine of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -33,6 +33,10 @@ torch passes over such an e for the sake of old programs; transformers begins ea
     r = f32[9, 2] x [-20:]               Thunder: an error     torch, and here: x[-9:]
 
     m &= n                               Thunder: an error     torch, and here: m.bitwise_and_(n)
+
+    under autocast to bf16: scaled_dot_product_attention(q, k, v, f32[4, 4] mask)
+
+Thunder casts q, k and v, and refuses the sum of two types; torch casts the mask too.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ from thunder.core.devices import DeviceType
 from thunder.core.langctxs import resolve_method
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
+from thunder.transforms import autocast
 
 from thunder_fuser.thunder_patches.patch import Hooks
 
@@ -64,6 +69,18 @@ def write_by_operators(_: Hooks) -> None:
 
 def _method(name: str) -> Callable[[Any, Any], Any]:
     return lambda tensor, other: resolve_method(name, tensor, other)(tensor, other)
+
+
+def cast_masks(_: Hooks) -> None:
+    """From now on, autocast casts the mask of attention too."""
+    name = "torch.nn.functional.scaled_dot_product_attention"
+    of_thunder = autocast.autocast_impls[name]
+
+    def rule(*args: Any, dtype: Any, **kwargs: Any) -> Any:
+        args, kwargs = autocast.maybe_downcast_to(dtype, (args, kwargs))
+        return of_thunder(*args, dtype=dtype, **kwargs)
+
+    autocast.autocast_impls[name] = rule
 
 
 def promote_as_torch(hooks: Hooks) -> None:
