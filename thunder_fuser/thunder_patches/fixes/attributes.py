@@ -101,7 +101,7 @@ def give_types_of_torch(_: Hooks) -> None:
 
     @register_general_jit_lookaside(getattr)
     def get(thing: Any, name: Any, *default: Any) -> Any:
-        if isinstance(unwrap(thing), _SCRIPTS) and unwrap(name) == "__call__":
+        if unwrap(name) == "__call__" and isinstance(unwrap(thing), _SCRIPTS):
             raise ThunderLimitError(  # Thunder would look into its class, and so end the process
                 "Thunder cannot trace this program", expected="functions in Python",
                 got=f"a {type(unwrap(thing)).__name__} of TorchScript", where=line_of_the_call(),
