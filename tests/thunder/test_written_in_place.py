@@ -112,25 +112,32 @@ def test_fill_with_a_row() -> None:
 
 
 BOOLS = ONE > 0, TWO > 1
+OPERATORS = {
+    "&=": ops.iand, "|=": ops.ior, "^=": ops.ixor, "<<=": ops.ilshift, ">>=": ops.irshift,
+    "//=": ops.ifloordiv, "%=": ops.imod,
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("write", ["x {} y", "x = operator(x, y)"], ids=["statement", "call"])
 @pytest.mark.parametrize(
-    ("operator", "x", "y"),
+    ("sign", "x", "y"),
     [
-        (ops.iand, *BOOLS), (ops.ior, *BOOLS), (ops.ixor, *BOOLS), (ops.iand, COUNTS, 6),
-        (ops.ilshift, COUNTS, 2), (ops.irshift, COUNTS, OTHERS), (ops.ifloordiv, ONE, TWO),
-        (ops.ifloordiv, COUNTS, 4), (ops.imod, ONE, 0.7), (ops.imod, COUNTS, OTHERS + 1),
+        ("&=", *BOOLS), ("|=", *BOOLS), ("^=", *BOOLS), ("&=", COUNTS, 6), ("<<=", COUNTS, 2),
+        (">>=", COUNTS, OTHERS), ("//=", ONE, TWO), ("//=", COUNTS, 4), ("%=", ONE, 0.7),
+        ("%=", COUNTS, OTHERS + 1),
     ],
     ids=str,
 )  # fmt: skip
-def test_operators(operator: Any, x: torch.Tensor, y: Any) -> None:
+def test_operators(sign: str, x: torch.Tensor, y: Any, write: str) -> None:
     """`x &= y` writes into x: an argument, and a view of a value."""
+    scope: dict[str, Any] = {"operator": OPERATORS[sign]}
+    exec("def write(x, y):\n    " + write.format(sign), scope)
+    write_into = scope["write"]
 
     def written(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
         value = x.clone()
-        row = value[1:]
-        row = operator(row, y[1:] if isinstance(y, torch.Tensor) else y)
-        x = operator(x, y)
+        write_into(value[1:], y[1:] if isinstance(y, torch.Tensor) else y)
+        write_into(x, y)
         return value, x.clone()
 
     ours, theirs = x.clone(), x.clone()

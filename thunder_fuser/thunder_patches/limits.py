@@ -58,6 +58,7 @@ def explain_limits(hooks: Hooks) -> None:
         except Exception as error:
             # thunderfx, which would be advised, gives graphs of torch.compile.
             is_ours = hooks.compilation() is not None and not isinstance(fn, torch.fx.GraphModule)
+            vars(error)["of_tracing"] = True  # nothing has run
             limit = _limit(error, before.restore()) if is_ours else None
             if limit is None:
                 raise

@@ -23,6 +23,7 @@ from thunder_fuser.thunder_patches.fixes import (
     complex_gradients,
     modules,
     promotion,
+    replaced_parts,
     shared_arguments,
     thread_state,
 )
@@ -167,6 +168,12 @@ PATCHES: tuple[Patch, ...] = (
         tuple(f"thunder.core.proxies:TensorProxy +{name}" for name in promotion.WRITES),
     ),
     Patch(
+        "a condition on a number that the program computes is false", "fix",
+        promotion.decide_by_no_unknown_number,
+        ("thunder.core.proxies:NumberProxy.__bool__", "thunder.torch:add.meta",
+         "thunder.torch:sub.meta", "thunder.core.prims:convert_element_type.meta"),
+    ),
+    Patch(
         "autocast casts no mask of attention", "fix", promotion.cast_masks,
         ("thunder.transforms.autocast:autocast_impls"
          "[torch.nn.functional.scaled_dot_product_attention]",),
@@ -220,6 +227,12 @@ PATCHES: tuple[Patch, ...] = (
         (f"{_MODULE}.state_dict", f"{_MODULE}.__getattr__", f"{_MODULE} +_load_from_state_dict",
          f"{_MODULE} +__deepcopy__", f"{_MODULE} +__reduce_ex__"),
         (f"{_MODULE}.__init__",),
+    ),
+    Patch(
+        "jitted modules do not read parts that replace others, nor new hooks", "fix",
+        replaced_parts.follow_replaced_parts,
+        (f"{_MODULE}.__init__", f"{_MODULE}.forward", f"{_MODULE}.set_buffer",
+         f"{_MODULE} +__setattr__"),
     ),
     Patch(
         "attributes that forward sets on the jitted module are lost", "fix",

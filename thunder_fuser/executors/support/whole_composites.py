@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.support.dtypes import EXACT, FLOATS, data_type, is_known_number
@@ -102,8 +102,8 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
      lambda bsym: len(_types(bsym) - {DataType.Bool}) > 1),
     # a product in the second operand's type; torch casts that operand to the common type first
     (("add", "sub"), "integers with alpha",
-     lambda bsym: (isinstance(alpha := bsym.kwargs.get("alpha", 1), TensorProxy) or alpha != 1)
-     and _of_integers(bsym)),
+     lambda bsym: _of_integers(bsym)
+     and (isinstance(alpha := bsym.kwargs.get("alpha", 1), Proxy) or alpha != 1)),
     # a sum that is cast to the type; torch raises for a type without fractions
     (("mean",), "the result has an integer type", lambda bsym: _asked_type(bsym) in EXACT),
     # a sum after a cast to the short type, in which large integers are infinite

@@ -22,6 +22,7 @@ torch.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from thunder.core.interpreter import (
 )
 from thunder.core.jit_ext import register_general_jit_lookaside
 from thunder.core.module import ThunderModule
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import AnyProxy, Proxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
@@ -65,6 +67,11 @@ def write_attributes_back(_: Hooks) -> None:
         for changed in [each for each in stores_of if _is_made_inside(each.provenance)]:
             del stores_of[changed]  # nobody reads it after the call
         of_thunder(context, epilogue)
+        for at, line in enumerate(epilogue.bound_symbols):
+            if line.sym.id is PrimIDs.PACK_BUFFER:  # Thunder calls a buffer of the root ".name"
+                module, name, value = line.args
+                args = (module, name.removeprefix("."), value)
+                epilogue.bound_symbols[at] = line.from_bsym(args=args)
 
     jit_ext.process_recorded_modifications = process
 
@@ -107,11 +114,37 @@ def give_types_of_torch(_: Hooks) -> None:
                 got=f"a {type(unwrap(thing)).__name__} of TorchScript", where=line_of_the_call(),
                 do="leave torch.jit.script and torch.jit.trace out",
             )  # fmt: skip
+        if unwrap(name) in thing.attribute_wrappers and option("thunder_fixes"):
+            getter = _getter_to_run_again(thing, unwrap(name))
+            if getter is not None:
+                return _interpret_call(getter, thing)
         value = of_thunder(thing, name, *default)
         is_type = unwrap(name) == "dtype" and isinstance(unwrap(thing), TensorProxy)
         if not is_type or not option("thunder_fixes"):
             return value
         return wrap(to_torch_dtype(unwrap(value)), provenance=value.provenance)
+
+
+def _getter_to_run_again(thing: Any, name: str) -> Any:
+    """The getter of a property that a traced program reads again, after it wrote something.
+
+    Of other attributes what Thunder keeps is forgotten if it is no longer what the object holds:
+    it does not see stores by `__dict__`, by a setter or by a descriptor, and no `del`.
+    """
+    value, known = unwrap(thing), thing.attribute_wrappers[name]
+    is_made_inside = jit_ext.is_created_during_tracing(thing.provenance)
+    has_written = is_made_inside or jit_ext.get_jit_ctx()._additional_outputs
+    if isinstance(value, (Proxy, type)) or name == "__dict__" or not has_written:
+        return None
+    of_class = next((vars(base)[name] for base in type(value).__mro__ if name in vars(base)), None)
+    if type(of_class) is property:
+        return of_class.fget
+    if is_made_inside and not isinstance(of_class, FunctionType):
+        now = getattr(value, "__dict__", {}).get(name, of_class)
+        is_known = now is known.value or now is known.original_value
+        if hasattr(of_class, "__set__") or not is_known:
+            del thing.attribute_wrappers[name]
+    return None
 
 
 def _is_made_inside(provenance: ProvenanceRecord) -> bool:

@@ -38,7 +38,7 @@ _EAGER = (
 )
 _OF_THUNDER = {  # attributes that a new jitted module has of its own
     "_modules", "_forward_fn", "_overrides_parameters", "_overrides_buffers", "_module_cache",
-    "_null", "_lc_cd", "_lc_cs", "_lc_transforms",
+    "_null", "_parts", "_lc_cd", "_lc_cs", "_lc_transforms",
 }  # fmt: skip
 
 

@@ -34,6 +34,8 @@ torch passes over such an e for the sake of old programs; transformers begins ea
 
     m &= n                               Thunder: an error     torch, and here: m.bitwise_and_(n)
 
+    n = item(t); add(x, y, alpha=n)      Thunder: add(x, y)    torch, and here: add(x, mul(y, n))
+
     under autocast to bf16: scaled_dot_product_attention(q, k, v, f32[4, 4] mask)
 
 Thunder casts q, k and v, and refuses the sum of two types; torch casts the mask too.
@@ -42,13 +44,16 @@ Thunder casts q, k and v, and refuses the sum of two types; torch casts the mask
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims, utils
 from thunder.core.devices import DeviceType
+from thunder.core.interpreter import make_opaque
 from thunder.core.langctxs import resolve_method
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy, numberproxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
 from thunder.transforms import autocast
 
@@ -68,7 +73,45 @@ def write_by_operators(_: Hooks) -> None:
 
 
 def _method(name: str) -> Callable[[Any, Any], Any]:
-    return lambda tensor, other: resolve_method(name, tensor, other)(tensor, other)
+    def write(tensor: Any, other: Any) -> Any:
+        return resolve_method(name, tensor, other)(tensor, other)
+
+    return make_opaque(write)  # the interpreter calls it, and does not read it
+
+
+def decide_by_no_unknown_number(_: Hooks) -> None:
+    """From now on, asking whether a number that the trace computes is true raises an error.
+
+    Thunder says no, also of comparisons. So it left out the factor that `add` and `sub` take: they
+    multiply by it now. thunderfx leaves other functions that raise this error to torch.
+    """
+    of_thunder, convert = NumberProxy.__bool__, prims.convert_element_type.meta
+
+    def is_true(number: NumberProxy) -> bool:
+        if number.value is None:
+            raise NotImplementedError(f"a condition on {number.name}, which the program computes")
+        return of_thunder(number)
+
+    @wraps(convert)
+    def converted(a: Any, /, dtype: Any) -> Any:
+        if dtype is bool and isinstance(a, NumberProxy) and a.value is None:
+            return numberproxy(bool, None, constraint=a.constraint)
+        return convert(a, dtype)
+
+    NumberProxy.__bool__ = is_true
+    object.__setattr__(prims.convert_element_type, "meta", converted)
+    for symbol in (ltorch.add, ltorch.sub):
+        object.__setattr__(symbol, "meta", _scaled(symbol.meta))
+
+
+def _scaled(of_thunder: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(of_thunder)
+    def meta(a: Any, b: Any, /, *, alpha: Any = 1) -> Any:
+        if isinstance(alpha, NumberProxy) and alpha.value is None:
+            b, alpha = ltorch.mul(b, alpha), 1
+        return of_thunder(a, b, alpha=alpha)
+
+    return meta
 
 
 def cast_masks(_: Hooks) -> None:

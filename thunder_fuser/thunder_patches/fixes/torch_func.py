@@ -17,7 +17,8 @@ A kernel of Inductor raises for other strides than those of eager torch. Here it
 
     h = sin(x); graph_break(); h[~mask] = 0      the second graph writes its argument, h
 
-Where h needs a gradient this is refused, but h is the program's own. So torch runs such a part.
+Where h needs a gradient this is refused, but h is the program's own. So torch runs such a part, and
+one that Thunder cannot trace, though it could trace each operation on trial.
 
 Imported behind thunder.dynamo, which takes seconds.
 """
@@ -62,18 +63,24 @@ def _compiled(self: Any, graph: GraphModule, inputs: Any) -> Any:
 
 
 def _or_by_torch(call: Callable[..., Any], by_torch: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call; from the first write that is refused on, the other one."""
+    """The same call; the other one from the first that cannot be traced, or whose write is refused.
+
+    If the program itself is wrong, torch raises its own error.
+    """
 
     @wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal call
         try:
             return call(*args, **kwargs)
-        except InPlaceError as error:
-            if option("strict"):
+        except Exception as error:
+            is_refused = isinstance(error, InPlaceError) or "of_tracing" in vars(error)
+            if option("strict") or not is_refused:
                 raise
-            where = error.facts["where"]
-            warn_at(where, f"Torch runs a part of a graph: {error.sentence}", FallbackWarning)
+            why, where = str(error).partition("\n")[0] or type(error).__name__, ""
+            if isinstance(error, InPlaceError):
+                why, where = error.sentence, error.facts["where"]
+            warn_at(where, f"Torch runs a part of a graph: {why}", FallbackWarning)
         call = by_torch
         return call(*args, **kwargs)
 
