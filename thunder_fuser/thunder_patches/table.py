@@ -23,6 +23,7 @@ from thunder_fuser.thunder_patches.fixes import (
     complex_gradients,
     modules,
     promotion,
+    reads,
     replaced_parts,
     shared_arguments,
     thread_state,
@@ -233,6 +234,13 @@ PATCHES: tuple[Patch, ...] = (
         replaced_parts.follow_replaced_parts,
         (f"{_MODULE}.__init__", f"{_MODULE}.forward", f"{_MODULE}.set_buffer",
          f"{_MODULE} +__setattr__"),
+    ),
+    Patch(
+        "guards compare no None, functions, types and lengths of objects that stay", "fix",
+        reads.guard_reads,
+        ("thunder:thunder_general_jit",
+         "thunder.core.jit_ext:general_jit_callbacks[INTERPRETER_CALLBACKS.WRAP_CALLBACK]",
+         f"{_LOOKASIDES}[hasattr]"),
     ),
     Patch(
         "attributes that forward sets on the jitted module are lost", "fix",

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from numbers import Number
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import thunder
@@ -46,7 +47,10 @@ Structure = list[Any]
 CHECK = "check_structure"
 _COMPARED = (torch.Tensor, Number, str)
 _USUAL = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str})
-_CONSTANT = (type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANT = (
+    type, Enum, torch.dtype, torch.device, torch.layout, torch.memory_format, range, frozenset,
+    FunctionType, BuiltinFunctionType, MethodType,
+)  # fmt: skip
 
 
 class StructureCheck:
@@ -165,4 +169,6 @@ def _part(value: Any) -> Any:
         return [kind, *map(_part, value)]
     if isinstance(value, dict):
         return [kind, *((key, _part(item)) for key, item in value.items())]
+    if kind is set:
+        return [kind, frozenset(value)]
     return [kind, value] if isinstance(value, _CONSTANT) else kind

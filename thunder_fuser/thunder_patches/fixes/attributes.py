@@ -32,6 +32,7 @@ from thunder.core.interpreter import (
     INTERPRETER_SIGNALS,
     ProvenanceRecord,
     PseudoInst,
+    WrappedValue,
     _interpret_call,
     unwrap,
     wrap,
@@ -47,6 +48,7 @@ from thunder_fuser.base.warn import line_of_the_call, warn_at
 from thunder_fuser.errors import LostWriteWarning, ThunderLimitError
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes.arguments import effect
+from thunder_fuser.thunder_patches.fixes.reads import note_absent, note_read
 from thunder_fuser.thunder_patches.patch import Hooks
 
 _SCRIPTS = (torch.jit.ScriptFunction, torch._C.ScriptMethod)
@@ -119,6 +121,11 @@ def give_types_of_torch(_: Hooks) -> None:
             if getter is not None:
                 return _interpret_call(getter, thing)
         value = of_thunder(thing, name, *default)
+        if isinstance(value, WrappedValue) and callable(value.value):  # wrapped once for all reads
+            path = [thing.provenance, name.provenance]
+            note_read(ProvenanceRecord(PseudoInst.LOAD_ATTR, path), value.value)
+        if default and value is default[0]:
+            note_absent(thing.provenance, unwrap(name))
         is_type = unwrap(name) == "dtype" and isinstance(unwrap(thing), TensorProxy)
         if not is_type or not option("thunder_fixes"):
             return value
