@@ -255,7 +255,8 @@ PATCHES: tuple[Patch, ...] = (
         "results without gradients get some; derivatives of gradients are 0", "fix",
         autograd.repair_gradients,
         (f"{_AUTODIFF}:grad_transform_on_trace", f"{_AUTODIFF}:split_into_forward_and_backward",
-         "thunder.executors.torch_autograd:ThunderFunction.backward"),
+         "thunder.executors.torch_autograd:ThunderFunction.backward",
+         "thunder:connect_to_autograd"),
     ),
     Patch(
         "an autograd.Function in a graph of torch 2.11 is not read", "fix",

@@ -5,6 +5,7 @@
     grad(f(x), x, create_graph=True)       before: no gradient of it, and no error; now: an error
     var_mean(x)[0] of one number           before: the backward calls zeros(); now: zeros(())
     f(x, x), which writes to x             before: both have the gradient; now: the first has it
+    a part of a graph returns x.size(0), y before: an AssertionError; now: y alone is a result
 
 Replaced: `grad_transform_on_trace` of thunder.transforms.autodiff, which gets the trace with those
 results tagged as results of torch.no_grad are; `split_into_forward_and_backward`, whose forward
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
+import thunder
 import thunder.torch as ltorch
 import torch
 from thunder.core import jit_ext
@@ -55,6 +57,7 @@ def repair_gradients(_: Hooks) -> None:
     _tag_results_without_gradients()
     _return_none_for_them()
     _refuse_second_derivatives()
+    _mark_tensors_alone()
 
 
 def _tag_results_without_gradients() -> None:
@@ -125,6 +128,18 @@ def _return_none_for_them() -> None:
         return forward, backward
 
     autodiff.split_into_forward_and_backward = split
+
+
+def _mark_tensors_alone() -> None:
+    of_thunder = thunder.connect_to_autograd
+
+    def connect(**named: Any) -> None:
+        results, marks = named["flat_output"], named[_CUT]
+        if marks is not None and len(marks) != len(results):  # thunderfx has marks of sizes too
+            named[_CUT] = [x.is_floating_point() or x.is_complex() for x in results]
+        of_thunder(**named)
+
+    thunder.connect_to_autograd = connect
 
 
 def _refuse_second_derivatives() -> None:
