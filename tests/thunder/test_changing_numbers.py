@@ -78,3 +78,31 @@ def test_a_condition_on_a_computed_number() -> None:
 
     with pytest.raises(NotImplementedError):
         thunder_fuser.jit(branches)(rand(3), torch.tensor(2.0))
+
+
+def halves(x: Any, weight: Any) -> Any:
+    return torch.tanh(x.view(*x.size()[:-1], 2, -1) * weight)
+
+
+def split_in_between(x: Any, weight: Any) -> Any:
+    """Thunder has no bucketize: the part before it returns sizes beside a tensor."""
+    size = x.size()
+    y = torch.sin(x) * weight
+    z = y + torch.bucketize(x.detach(), torch.arange(3.0))
+    return torch.tanh(z.view(*size[:-1], 2, -1))
+
+
+@pytest.mark.parametrize(("function", "is_split"), [(halves, False), (split_in_between, True)])
+def test_sizes_that_change(function: Callable[..., Any], is_split: bool) -> None:
+    torch._dynamo.reset()
+    compiled = thunderfx(function, executors=[fuser])
+    for rows in (3, 5, 7):
+        x, ours = rand(rows, 4), rand(1, seed=1).requires_grad_()
+        theirs = ours.detach().clone().requires_grad_()
+        result, expected = compiled(x, ours), function(x, theirs)
+        torch.testing.assert_close(result, expected)
+        result.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    last = compiled._backend.subgraph_infos[-1]
+    assert (len([*last.split_graph_module.children()]) > 1) == is_split

@@ -20,6 +20,10 @@ A kernel of Inductor raises for other strides than those of eager torch. Here it
 Where h needs a gradient this is refused, but h is the program's own. So torch runs such a part, and
 one that Thunder cannot trace, though it could trace each operation on trial.
 
+    x.view(*x.size()[:-1], 4)    ->  thunder_0: size     inductor_1: size[:-1]     thunder_2: view
+
+Thunder's trial knows no item of sizes, so each such line split a graph. It reads them, so here not.
+
 Imported behind thunder.dynamo, which takes seconds.
 """
 
@@ -27,10 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from operator import getitem
 from typing import Any
 
 import torch
 from thunder.core.module import ThunderModule
+from thunder.dynamo import splitter, utils
 from thunder.dynamo.compiler import ThunderCompiler
 from torch.fx import GraphModule, Node
 
@@ -126,4 +132,14 @@ def _leaving_gradients(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _is_supported(node: Node, *args: Any) -> Any:
+    """(whether Thunder traces the operation of a node, why not)"""
+    of = node.args[0] if node.target is getitem else None
+    if isinstance(of, Node) and isinstance(of.meta.get("example_value"), torch.Size):
+        return True, None
+    return _is_supported_by_thunder(node, *args)
+
+
+_is_supported_by_thunder = utils.is_node_supported_by_thunder
+splitter.is_node_supported_by_thunder = utils.is_node_supported_by_thunder = _is_supported
 ThunderCompiler.__call__ = _compiled
