@@ -188,10 +188,6 @@ OPTIONS: Mapping[str, Option] = {
             " recompiles, graphs, or all", several=True,
             choices=("fusions", "kernels", "cache", "time", "recompiles", "graphs", "all"),
         ),
-        Option(
-            "progress", str, "on", "a line on stderr after 3 seconds of compiling: on (if it is a"
-            " terminal), force or off", choices=("on", "force", "off"),
-        ),
     )
 }
 
@@ -233,7 +229,6 @@ class OptionValues(TypedDict, total=False):
     peer_timeout: int
     assert_cache_hit: bool
     log: str
-    progress: str
 
 
 _Overrides = Mapping[str, OptionValue]

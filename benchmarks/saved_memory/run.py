@@ -24,7 +24,6 @@ from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, kept_by
 from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
-from thunder_fuser.base.progress import working
 from thunder_fuser.demo.blocks import Sizes, make_input
 from thunder_fuser.explain.jitted import jit, recomputation_of
 from thunder_fuser.explain.memory import LiveMemory, need_matplotlib, picture, timeline
@@ -66,10 +65,7 @@ def _rows(given: argparse.Namespace) -> Iterator[Row]:
     if workers == 1:
         yield from (_row(*one) for one in wanted)
         return
-    with (
-        working(f"bytes kept by {len(wanted)} models"),
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes,
-    ):
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
         yield from processes.map(_row, *zip(*wanted, strict=True))
 
 

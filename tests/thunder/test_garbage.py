@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
+from thunder.core.interpreter import make_opaque
 
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.thunder_patches.garbage import full_collections_wait
@@ -24,8 +25,12 @@ def before() -> Thresholds:
 def thresholds_of(seen: list[Thresholds], **given: Any) -> Any:
     """A jitted function that notes Python's thresholds while it is traced."""
 
-    def function(x: torch.Tensor) -> torch.Tensor:
+    @make_opaque
+    def note() -> None:
         seen.append(gc.get_threshold())
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        note()
         if x.ndim == 3:
             raise ValueError
         return torch.sin(x) * 2

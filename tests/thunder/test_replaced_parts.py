@@ -19,6 +19,7 @@ from thunder_fuser.executors.fuser import fuser
 
 class Model(nn.Module):
     mean: torch.Tensor
+    shift: torch.Tensor
     act: nn.Module
 
     def __init__(self) -> None:
@@ -26,8 +27,10 @@ class Model(nn.Module):
         self.first, self.act = nn.Linear(3, 3), nn.GELU()
         self.layers = nn.ModuleList([nn.Tanh(), nn.Sigmoid()])
         self.register_buffer("mean", torch.ones(3))
+        self.register_buffer("shift", torch.full((3,), 0.5))
 
     def forward(self, x: Any) -> Any:
+        x = x + self.shift
         x = self.act(self.first(x)) * self.mean
         for layer in self.layers:
             x = layer(x)
@@ -123,6 +126,20 @@ def test_a_change(change: Change, by: str, called: bool, door: str) -> None:
     change(eager)
     change(model if by == "the model" else jitted)
     compare(eager, jitted, model)
+    compare(eager, jitted, model)
+
+
+@pytest.mark.parametrize("as_argument", [False, True])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_module_that_a_function_calls(change: Change, as_argument: bool) -> None:
+    eager = Model()
+    model = copy.deepcopy(eager)
+    of_two = thunder_fuser.jit(lambda module, x: module(x) * 1)
+    of_one = thunder_fuser.jit(lambda x: model(x) * 1)
+    jitted = (lambda x: of_two(model, x)) if as_argument else of_one
+    compare(eager, jitted, model)
+    change(eager)
+    change(model)
     compare(eager, jitted, model)
 
 

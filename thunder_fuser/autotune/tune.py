@@ -28,7 +28,6 @@ from thunder_fuser.autotune.rules import check
 from thunder_fuser.autotune.spaces import neighbours
 from thunder_fuser.autotune.trial import Bench, Trial
 from thunder_fuser.base.logs import log
-from thunder_fuser.base.progress import working
 from thunder_fuser.base.threads import Recent, SingleFlight, make_lock, run_jobs
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import LaunchError, ScheduleError
@@ -93,7 +92,6 @@ class Tuner:
                 on_device = Recipe("device", "", "", recipe.arch, recipe.flags, "")
                 stack.enter_context(store.turn(on_device))
             stack.enter_context(_MEASURING)
-            stack.enter_context(working(f"autotuning kernel {source.name}"))
             choice, binaries = self._searched(default)
             if store is not None:
                 for wanted, binary in binaries:

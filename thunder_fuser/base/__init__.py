@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every room uses: threads, warnings, progress, logs, times, dumps, failures."""
+"""What every room uses: threads, warnings, logs, times, dumps, failures."""

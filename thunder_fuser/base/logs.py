@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from thunder_fuser.base.progress import hide
 from thunder_fuser.base.stages import collected, is_collected
 from thunder_fuser.options import OPTIONS, option
 
@@ -39,7 +38,6 @@ def log(topic: str, make: Callable[[], str]) -> None:
     if logger.hasHandlers():
         logger.handle(record)
     else:
-        hide()
         handler = logging.StreamHandler()  # of what sys.stderr is now
         handler.setFormatter(_FORMAT)
         handler.handle(record)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils import benchmark
 
-from thunder_fuser.base.progress import working
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.demo.accuracy import Accuracy, accuracy
 from thunder_fuser.demo.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
@@ -77,11 +76,9 @@ def _run_block(setup: Demo, name: str, dtype: str) -> bool:
     samples = [make_input(setup.sizes, torch_dtype, setup.device, seed) for seed in range(SAMPLES)]
     cache = FusionCache.get()
     hits, misses = cache.hits, cache.misses
-    with working(f"compiling the {name} block in {dtype}"):
-        errors = accuracy(block, jitted, samples)
+    errors = accuracy(block, jitted, samples)
     counts = f"{cache.hits - hits} fusions of this block found, {cache.misses - misses} new"
-    with working(f"timing the fusions of the {name} block in {dtype}"):
-        _print_fusions(setup, jitted)
+    _print_fusions(setup, jitted)
     print(f"Cache: {counts}; {cache.num_fusions()} held now\n")
     return _print_errors(errors)
 

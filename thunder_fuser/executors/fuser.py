@@ -17,7 +17,6 @@ from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.base.logs import timing
-from thunder_fuser.base.progress import working
 from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import BACKGROUND
 from thunder_fuser.executors.cuda_graphs.transform import add_cuda_graphs
@@ -50,7 +49,7 @@ from thunder_fuser.presegment import skipped_names
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.source.jit_options import check_options, options_of_jit
-from thunder_fuser.source.lines import say_traced, tag_line
+from thunder_fuser.source.lines import tag_line
 from thunder_fuser.thunder_patches.door import install
 from thunder_fuser.thunder_patches.gradient_rules import GRADIENTS
 from thunder_fuser.thunder_patches.patch import Hooks
@@ -96,9 +95,6 @@ class ThunderFuser(FusionExecutor):
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for primitives with a row, for composites of these, and for those of our table."""
-        data = get_compile_data()
-        if data is not None:
-            say_traced(data)
         if composite_of(bsym) is None:
             return self._takes_product(bsym) if has_product(bsym) else support(bsym) is None
         reason = why_apart(bsym)
@@ -135,7 +131,7 @@ class ThunderFuser(FusionExecutor):
         """Called once a compilation, with forward and backward in one trace."""
         options = options_of_jit()
         check_options(options)
-        with in_force(options), working("planning"), timing("trace"):
+        with in_force(options), timing("trace"):
             note_arguments(trace.args or ())
             if option("cuda_graphs"):
                 add_cuda_graphs()

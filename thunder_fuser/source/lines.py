@@ -23,11 +23,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from thunder.common import CompileData
 from thunder.core.interpreter import unwrap
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.base.progress import still
 from thunder_fuser.base.warn import place_of_the_call
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import makes
@@ -43,11 +41,6 @@ _NOTED: WeakKeyDictionary[torch.fx.GraphModule, dict[str, str]] = WeakKeyDiction
 
 
 # ---------------------------------------------------------------------------- while Thunder traces
-
-
-def say_traced(data: CompileData) -> None:
-    """Shows on the progress line that Thunder traces a function."""
-    still("tracing", "thunder", data.compile_options.get("fuser_progress"))
 
 
 def place_of(frames: Sequence[Any]) -> Place | None:

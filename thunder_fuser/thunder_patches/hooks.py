@@ -33,7 +33,7 @@ from thunder.core.trace import TraceCtx
 from thunder.executors import passes
 from thunder.torch.default_torch_ops import torch_auto_registered_ops
 
-from thunder_fuser.source.lines import place_of, say_traced
+from thunder_fuser.source.lines import place_of
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.proxies import COPIES, parts
 
@@ -43,11 +43,10 @@ def user_lines_first(hooks: Hooks) -> None:
     of_thunder = InterpreterRuntimeCtx.get_current_user_source_location
 
     def location(self: Any) -> tuple[str | None, Any]:
-        if (data := hooks.compilation()) is not None:
-            say_traced(data)
-            if (place := place_of(self.frame_stack)) is not None:
-                file, line = place
-                return file, Positions(line, line, 0, 0)
+        place = None if hooks.compilation() is None else place_of(self.frame_stack)
+        if place is not None:
+            file, line = place
+            return file, Positions(line, line, 0, 0)
         return of_thunder(self)  # type: ignore[no-any-return]
 
     InterpreterRuntimeCtx.get_current_user_source_location = location

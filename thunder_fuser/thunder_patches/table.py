@@ -172,6 +172,7 @@ PATCHES: tuple[Patch, ...] = (
         "a condition on a number that the program computes is false", "fix",
         promotion.decide_by_no_unknown_number,
         ("thunder.core.proxies:NumberProxy.__bool__", "thunder.torch:add.meta",
+         "thunder.core.proxies:NumberProxy.make_static_constrained",
          "thunder.torch:sub.meta", "thunder.core.prims:convert_element_type.meta"),
     ),
     Patch(

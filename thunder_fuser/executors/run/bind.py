@@ -38,8 +38,7 @@ def bind_plan(
     if recomputation is not None:  # a recomputed value must have the bits of the forward's
         options = {"repeatable": True, **options}
     executor, comments = plan.options.executor, Comments(recomputation)
-    total = sum(not region.makes_views for region in plan.regions)
-    bind = partial(executor.fuse, options=options, total=total)
+    bind = partial(executor.fuse, options=options)
     fusions, views = count(), count()
 
     def bound(item: Item) -> BoundSymbol:
@@ -72,17 +71,15 @@ def bind_region(
     options: Mapping[str, OptionValue],
     memory: RegionMemory = NO_MEMORY,
     comment: str = "",
-    total: int = 0,
 ) -> BoundSymbol:
     """The bound symbol of a region, with a comment above it.
 
     number: among the fusions, or among the views; Thunder reads it back out of the name. executor:
-    the ThunderFuser that owns the symbol and compiles it. total: of fusions, if it is known.
+    the ThunderFuser that owns the symbol and compiles it.
     """
     prefix = str(options.get("name_prefix") or option("name_prefix"))
     name = f"{_VIEWS if region.makes_views else prefix}{number}"
-    place = f"compiling {number + 1} of {total}" if total else name
-    call = RegionCallable(name, region, memory, executor.compile_region, options, place=place)
+    call = RegionCallable(name, region, memory, executor.compile_region, options)
     symbol = Symbol(
         name, call.meta, is_fusion=not region.makes_views, executor=executor,
         _bind_postprocess=bind_callable,

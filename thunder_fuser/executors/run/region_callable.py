@@ -23,7 +23,6 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.base.dump import drop, temporary_folder
 from thunder_fuser.base.failures import OF_SYSTEM, build_error, cause_of, with_innermost_frame
 from thunder_fuser.base.logs import timing
-from thunder_fuser.base.progress import working
 from thunder_fuser.base.stages import stage
 from thunder_fuser.base.threads import BACKGROUND, first_time
 from thunder_fuser.base.warn import line_of_the_call, warn_at
@@ -78,13 +77,12 @@ class RegionCallable:
 
     `options` are those of the jit call, in force while the region is compiled. A model has many
     regions, and each lives as long as the compiled function: what they have in common is shared.
-    fallbacks: why torch runs calls of it. place: which one of the regions it is, in words.
+    fallbacks: why torch runs calls of it.
     """
 
     __slots__ = (
         "__weakref__", "_compile", "_expected", "_freeing", "_keeping", "_options", "call",
-        "context", "definitions", "fallbacks", "memory", "name", "on_mesh", "one_by_one", "place",
-        "region",
+        "context", "definitions", "fallbacks", "memory", "name", "on_mesh", "one_by_one", "region",
     )
 
     def __init__(
@@ -94,10 +92,8 @@ class RegionCallable:
         memory: RegionMemory,
         compile_region: Compile,
         options: Mapping[str, OptionValue],
-        *,
-        place: str = "a region",
     ) -> None:
-        self.name, self.region, self.memory, self.place = name, region, memory, place
+        self.name, self.region, self.memory = name, region, memory
         self.definitions: tuple[Definition, ...] = ()
         self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
@@ -179,7 +175,7 @@ class RegionCallable:
                 yield f"argument {at} of {self.name}", arg
 
     def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> RegionRunner:
-        with in_force(self._options), working(self.place), timing(self.name):
+        with in_force(self._options), timing(self.name):
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)

@@ -36,6 +36,8 @@ torch passes over such an e for the sake of old programs; transformers begins ea
 
     n = item(t); add(x, y, alpha=n)      Thunder: add(x, y)    torch, and here: add(x, mul(y, n))
 
+    if n > 0: ...                        Thunder: is false     here: ThunderLimitError
+
     under autocast to bf16: scaled_dot_product_attention(q, k, v, f32[4, 4] mask)
 
 Thunder casts q, k and v, and refuses the sum of two types; torch casts the mask too.
@@ -51,12 +53,14 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims, utils
 from thunder.core.devices import DeviceType
-from thunder.core.interpreter import make_opaque
+from thunder.core.interpreter import get_interpreterruntimectx, make_opaque
 from thunder.core.langctxs import resolve_method
 from thunder.core.proxies import NumberProxy, TensorProxy, numberproxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
 from thunder.transforms import autocast
 
+from thunder_fuser.base.warn import line_of_the_call
+from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.thunder_patches.patch import Hooks
 
 WRITES = {
@@ -86,11 +90,15 @@ def decide_by_no_unknown_number(_: Hooks) -> None:
     multiply by it now. thunderfx leaves other functions that raise this error to torch.
     """
     of_thunder, convert = NumberProxy.__bool__, prims.convert_element_type.meta
+    make_static = NumberProxy.make_static_constrained
 
     def is_true(number: NumberProxy) -> bool:
-        if number.value is None:
-            raise NotImplementedError(f"a condition on {number.name}, which the program computes")
+        _ask_for_value(number)
         return of_thunder(number)
+
+    def constrain(number: NumberProxy) -> None:
+        _ask_for_value(number)
+        make_static(number)
 
     @wraps(convert)
     def converted(a: Any, /, dtype: Any) -> Any:
@@ -98,10 +106,24 @@ def decide_by_no_unknown_number(_: Hooks) -> None:
             return numberproxy(bool, None, constraint=a.constraint)
         return convert(a, dtype)
 
-    NumberProxy.__bool__ = is_true
+    NumberProxy.__bool__, NumberProxy.make_static_constrained = is_true, constrain
     object.__setattr__(prims.convert_element_type, "meta", converted)
     for symbol in (ltorch.add, ltorch.sub):
         object.__setattr__(symbol, "meta", _scaled(symbol.meta))
+
+
+def _ask_for_value(number: NumberProxy) -> None:
+    if number.value is None:
+        try:
+            file, at = get_interpreterruntimectx().get_current_user_source_location()
+        except LookupError:  # nothing is interpreted: Thunder tries an operation
+            file, at = None, None
+        raise ThunderLimitError(
+            "Thunder cannot trace this program", expected="conditions on known numbers",
+            got="one on a number that the program computes, as .item() does",
+            where=f"{file}:{at.lineno}" if file and at else line_of_the_call(),
+            do="write torch.where, or call thunder.dynamo.thunderfx instead of jit",
+        )  # fmt: skip
 
 
 def _scaled(of_thunder: Callable[..., Any]) -> Callable[..., Any]:

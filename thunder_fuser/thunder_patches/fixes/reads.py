@@ -9,6 +9,8 @@
         if root.act is not c4: raise changed
         if 'late' in root.__dict__: raise changed            getattr(self, "late", 1)
 
+Of a module that a function calls, submodules and hooks are compared as those of a jitted module.
+
 Thunder guards numbers, strings and tensors that it reads, and not None, functions, types, nor how
 long a list is: what the first call saw of those stayed in the program. Functions and types that are
 globals are not compared, nor methods; of a module's methods only the globals of its own forward.
@@ -41,9 +43,14 @@ from torch import nn
 from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.options import option
 from thunder_fuser.thunder_patches.fixes.arguments import add_check
+from thunder_fuser.thunder_patches.fixes.replaced_parts import (
+    need_another_program,
+    parts_now,
+    parts_of,
+)
 from thunder_fuser.thunder_patches.patch import Hooks
 
-Steps = tuple[tuple[str, Any], ...]  # ("root", ""), then ("attribute", name) or ("item", key)
+ReadPath = tuple[tuple[str, Any], ...]  # ("root", ""), then ("attribute", name) or ("item", key)
 
 _GUARD = "check_reads"
 _ROOTS = {"INPUT_FN": "root", "INPUT_ARGS": "args", "INPUT_KWARGS": "kwargs"}
@@ -52,13 +59,14 @@ _COUNTS: dict[type, Callable[[Any], Any]] = {
 }  # fmt: skip
 _SAME = (
     type(None), FunctionType, BuiltinFunctionType, type, Enum, torch.dtype, torch.layout,
-    torch.memory_format,
+    torch.memory_format, nn.Module,
 )  # fmt: skip
 _OF_PYTHON = {  # the same for each call of a function, or another object for each read
     "__dict__", "__globals__", "__closure__", "__code__", "__defaults__", "__builtins__",
     "__self__",
 }  # fmt: skip
 _OF_MODULES = {*dir(nn.Module())}
+_MODULES = ("attribute", "_modules")
 ABSENT: Any = object()
 _CHANGED = LookupError("an object that the program reads is another one")
 WRAP = INTERPRETER_CALLBACKS.WRAP_CALLBACK
@@ -68,7 +76,7 @@ class _Reads:
     """What one trace reads: {steps: what the guard compares}, and lists and dicts with a copy."""
 
     def __init__(self) -> None:
-        self.expected: dict[Steps, Any] = {}
+        self.expected: dict[ReadPath, Any] = {}
         self.containers: dict[int, tuple[Any, Any]] = {}
 
 
@@ -118,7 +126,7 @@ def note_read(provenance: ProvenanceRecord, value: Any) -> None:
     if steps is None or len(steps) == 1 or steps in reads.expected:
         return
     reads.expected[steps] = _compared(value)
-    if type(value) in (list, dict):
+    if type(value) in (list, dict) and steps[-1][1] not in _OF_PYTHON | _OF_MODULES:
         reads.containers.setdefault(id(value), (value, value.copy()))
 
 
@@ -129,7 +137,7 @@ def note_absent(provenance: ProvenanceRecord, name: Any) -> None:
         reads.expected.setdefault((*steps, ("attribute", name)), ABSENT)
 
 
-def _steps_to(provenance: ProvenanceRecord) -> Steps | None:
+def _steps_to(provenance: ProvenanceRecord) -> ReadPath | None:
     inst = provenance.inst
     kind = inst.value if isinstance(inst, PseudoInst) else inst.opname
     if kind in _ROOTS:
@@ -178,7 +186,7 @@ def _restore(reads: _Reads) -> None:
 
 def _add_guard(results: TraceResults, reads: _Reads, function: Any, args: Any) -> None:
     prologue = results.prologue_trace
-    writer = _Writer({"root": function, "args": args[0], "kwargs": args[1]})
+    writer = _GuardWriter({"root": function, "args": args[0], "kwargs": args[1]})
     for steps, wanted in reads.expected.items():
         writer.add(steps, wanted)
     taken = [
@@ -190,17 +198,17 @@ def _add_guard(results: TraceResults, reads: _Reads, function: Any, args: Any) -
         add_check(prologue, taken[-1][0] + 1, _GUARD, writer.function(), *outputs)
 
 
-class _Writer:
+class _GuardWriter:
     """The lines of the guard. It names each object that several lines read."""
 
     def __init__(self, roots: dict[str, Any]) -> None:
-        self._objects: dict[Steps, Any] = {(("root", name),): roots[name] for name in roots}
-        self._names: dict[Steps, str] = {(("root", name),): name for name in roots}
+        self._objects: dict[ReadPath, Any] = {(("root", name),): roots[name] for name in roots}
+        self._names: dict[ReadPath, str] = {(("root", name),): name for name in roots}
         self._scope: dict[str, Any] = {"root": roots["root"], "changed": _CHANGED}
         self._lines = ["def reads(args, kwargs):"]
         self.has_tests = False
 
-    def add(self, steps: Steps, wanted: Any) -> None:
+    def add(self, steps: ReadPath, wanted: Any) -> None:
         """Adds the lines for a read, unless the program itself has put there what it read."""
         if wanted is ABSENT:
             return self._add_absent(*steps)
@@ -213,6 +221,9 @@ class _Writer:
         self.has_tests, constant = True, f"c{len(self._scope)}"
         self._scope[constant] = wanted
         text = self._text(steps)
+        if isinstance(value, nn.Module):
+            self._scope[f"{constant}_parts"] = _check_of_parts(value)
+            self._lines.append(f"{constant}_parts({text})")
         if type(value) in _COUNTS:
             text = f"{_COUNTS[type(value)].__name__}({text}) != {constant}"
         else:
@@ -235,7 +246,7 @@ class _Writer:
         check: Callable[..., None] = self._scope.pop("reads")  # the scope would hold it: a cycle
         return check
 
-    def _object(self, steps: Steps) -> Any:
+    def _object(self, steps: ReadPath) -> Any:
         if steps not in self._objects:
             of, (kind, key) = self._object(steps[:-1]), steps[-1]
             if kind == "attribute" and isinstance(getattr_static(type(of), key, None), property):
@@ -243,8 +254,10 @@ class _Writer:
             self._objects[steps] = getattr(of, key) if kind == "attribute" else of[key]
         return self._objects[steps]
 
-    def _is_compared(self, steps: Steps, value: Any) -> bool:
+    def _is_compared(self, steps: ReadPath, value: Any) -> bool:
         of, (kind, key) = self._object(steps[:-1]), steps[-1]
+        if isinstance(value, nn.Module) and (isinstance(of, nn.Module) or _MODULES in steps):
+            return False  # a part of a module that is compared
         if kind == "attribute" and isinstance(of, nn.Module) and key in _OF_MODULES:
             return False  # what is in its tables is followed, or guarded by Thunder
         if type(of).__module__.startswith("torch.nn.modules.") and type(value) is tuple:
@@ -252,10 +265,10 @@ class _Writer:
         if kind == "attribute" and getattr(of, key) is not value:
             return False  # a method, which Python makes for each read
         is_global = isinstance(of, ModuleType) or ("attribute", "__globals__") in steps
-        is_shared = is_global and type(value) not in (type(None), list, dict, set)
+        is_shared = is_global and not isinstance(value, (type(None), list, dict, set, nn.Module))
         return key not in _OF_PYTHON and not is_shared
 
-    def _text(self, steps: Steps) -> str:
+    def _text(self, steps: ReadPath) -> str:
         """The read as Python; the object that it reads from gets a name."""
         of, (kind, key) = steps[:-1], steps[-1]
         if of not in self._names:
@@ -263,3 +276,17 @@ class _Writer:
             self._names[of] = f"v{len(self._names)}"
             self._lines.append(f"{self._names[of]} = {text}")
         return f"{self._names[of]}.{key}" if kind == "attribute" else f"{self._names[of]}[{key!r}]"
+
+
+def _check_of_parts(module: nn.Module) -> Callable[[nn.Module], None]:
+    """Raises for other submodules and hooks of a module that a function calls."""
+    known = [parts_of(module)]
+
+    def check(now: nn.Module) -> None:
+        after = parts_now(now, known[0])
+        if after is not known[0]:
+            if need_another_program(known[0], after):
+                raise _CHANGED
+            known[0] = after
+
+    return check

@@ -41,7 +41,7 @@ def follow_replaced_parts(_: Hooks) -> None:
     @wraps(of_thunder)
     def init(self: Any, *args: Any) -> None:
         of_thunder(self, *args)
-        self._parts = _parts_of(self._model)
+        self._parts = parts_of(self._model)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         follow(self)
@@ -61,7 +61,7 @@ def follow_replaced_parts(_: Hooks) -> None:
 
 
 @dataclass
-class _Parts:
+class ModelParts:
     """The parts of a model, as the last call saw them.
 
     tables: live views of those of its modules that are not empty; names: of all their entries, from
@@ -77,7 +77,7 @@ class _Parts:
     registered: int
 
 
-def _parts_of(model: nn.Module) -> _Parts:
+def parts_of(model: nn.Module) -> ModelParts:
     registered = RemovableHandle.next_id
     modules = [(f"{name}." if name else "", vars(each)) for name, each in model.named_modules()]
     tables = [(name, each[kind]) for name, each in modules for kind in _TABLES if each[kind]]
@@ -85,33 +85,43 @@ def _parts_of(model: nn.Module) -> _Parts:
     names = [prefix + name for prefix, table in tables for name in (*table.keys(),)]
     hooks = [*map(tuple, hooked)]
     views = [table.values() for _, table in tables]
-    return _Parts(views, names, [*chain(*views)], hooked, hooks, registered)
+    return ModelParts(views, names, [*chain(*views)], hooked, hooks, registered)
 
 
-@make_opaque
-def follow(jitted: ThunderModule) -> None:
-    """Makes a jitted module read the parts that its model has now."""
-    parts: _Parts = jitted._parts
+def parts_now(model: nn.Module, parts: ModelParts) -> ModelParts:
+    """The same object if nothing was replaced since."""
     now = [*chain.from_iterable(parts.tables)]
     is_same = len(now) == len(parts.values) and all(map(is_, now, parts.values))
     has_same_hooks = parts.registered == RemovableHandle.next_id and (
         [*map(tuple, parts.hooked)] == parts.hooks
     )
-    if is_same and has_same_hooks:
+    return parts if is_same and has_same_hooks else parts_of(model)
+
+
+def need_another_program(before: ModelParts, after: ModelParts) -> bool:
+    """True unless only tensors were replaced."""
+
+    def of_programs(parts: ModelParts) -> tuple[Any, ...]:
+        kinds = [Tensor if isinstance(value, Tensor) else value for value in parts.values]
+        return parts.names, kinds, parts.hooks
+
+    return of_programs(before) != of_programs(after)
+
+
+@make_opaque
+def follow(jitted: ThunderModule) -> None:
+    """Makes a jitted module read the parts that its model has now."""
+    before: ModelParts = jitted._parts
+    jitted._parts = after = parts_now(jitted._model, before)
+    if after is before:
         return
-    jitted._parts = after = _parts_of(jitted._model)
-    for name, old, new in zip(parts.names, parts.values, after.values, strict=False):
+    if need_another_program(before, after):
+        _forget_programs(jitted, before)
+        return
+    for name, old, new in zip(before.names, before.values, after.values, strict=True):
         for read in (jitted._overrides_parameters, jitted._overrides_buffers):
-            if old is not new and read.get(name) is old and isinstance(new, Tensor):
+            if old is not new and read.get(name) is old:
                 read[name] = new
-    if _shape_of(parts) != _shape_of(after):
-        _forget_programs(jitted, parts)
-
-
-def _shape_of(parts: _Parts) -> tuple[Any, ...]:
-    """What a traced program depends on: all but which tensors the model holds."""
-    kinds = [Tensor if isinstance(value, Tensor) else value for value in parts.values]
-    return parts.names, kinds, parts.hooks
 
 
 def _set_buffer(jitted: ThunderModule, name: str, value: Any) -> None:
@@ -123,7 +133,7 @@ def _set_buffer(jitted: ThunderModule, name: str, value: Any) -> None:
         buffers[short] = parts.values[parts.names.index(name)] = value
 
 
-def _forget_programs(jitted: ThunderModule, parts: _Parts) -> None:
+def _forget_programs(jitted: ThunderModule, parts: ModelParts) -> None:
     """Empties the cache of the module, and what Thunder noted of names that are other ones now."""
     model = jitted._model
     jitted._module_cache = dict(model.named_modules())

@@ -62,10 +62,18 @@ def _compiled(self: Any, graph: GraphModule, inputs: Any) -> Any:
                 places = [node for node in part.graph.nodes if node.op == "placeholder"]
                 part.forward = _with_strides(part.forward, [*map(_strides_of, places)])
             elif isinstance(part, ThunderModule):
-                part.forward = _or_by_torch(part.forward, part._model.forward)
+                part.forward = _or_by_torch(part.forward, _by_torch(self, name, part))
         for part in split.children() if torch._C._set_grad_enabled in calls else ():
             part.forward = _leaving_gradients(part.forward)
     return split
+
+
+def _by_torch(compiler: ThunderCompiler, name: str, part: ThunderModule) -> Callable[..., Any]:
+    """The part as torch runs it. In bodies of checkpoints Thunder has put symbols of its own."""
+    if not [*part._model.children()]:
+        return part._model.forward  # type: ignore[no-any-return]
+    before = compiler.subgraph_infos[-1].original_split_graph_module.split_graph_module
+    return before.get_submodule(name.replace("thunder", "submod")).forward  # type: ignore[no-any-return]
 
 
 def _or_by_torch(call: Callable[..., Any], by_torch: Callable[..., Any]) -> Callable[..., Any]:
