@@ -170,3 +170,26 @@ def test_other_executors_have_thunder_s_errors() -> None:
     with pytest.raises(AssertionError, match=r"trying to set .attention of Prov") as caught:
         thunder.jit(Model())(X)
     assert not isinstance(caught.value, ThunderLimitError)
+
+
+FOUR = torch.tensor(2)
+LACKS: dict[str, Callable[[Any], Any]] = {
+    "stride": lambda x: x * x.stride(0),
+    "backward": lambda x: x.sum().backward(),
+    "_foreach_add": lambda x: torch._foreach_add([x], 1.0)[0],
+    "Mode arguments other than constant": lambda x: torch.nn.functional.pad(
+        x[None], (1, 1), mode="reflect"
+    ),
+    "unexpected type": lambda x: x[:, :FOUR],
+}
+
+
+@pytest.mark.parametrize("words", LACKS)
+def test_what_thunder_lacks_of_torch(words: str) -> None:
+    with pytest.raises(ThunderLimitError, match=rf"got \w+Error: .*{words}.*test_limits\.py:\d+"):
+        thunder_fuser.jit(LACKS[words])(X)
+
+
+def test_a_name_that_torch_lacks_too() -> None:
+    with pytest.raises(AttributeError, match="Unknown attribute strides"):
+        thunder_fuser.jit(lambda x: x.strides)(X)

@@ -233,3 +233,16 @@ def test_a_property_of_the_module(jit: Any) -> None:
         x = rand(3, seed=seed)
         torch.testing.assert_close(jitted(x), eager(x))
         assert model.steps == eager.steps
+
+
+NAMED: list[Callable[[Any], Any]] = [
+    lambda x: x - x.max(dim=-1, keepdim=True).values,
+    lambda x: torch.sort(x, 1).values * torch.topk(x, 5).indices,
+    lambda x: x.cummax(1).values.median(1).indices,
+]
+
+
+@pytest.mark.parametrize("function", NAMED)
+def test_names_of_results(function: Callable[[Any], Any]) -> None:
+    x = rand(4, 5)
+    torch.testing.assert_close(thunder_fuser.jit(function)(x), function(x))

@@ -37,6 +37,10 @@ _LIBRARIES = {_THUNDER, Path(torch.__file__).parent, Path(__file__).parents[1]}
 _REFUSES_STORES = jit_ext.process_recorded_modifications.__code__  # before patches replace it
 _READS_FRAME = interpreter._run_frame.__code__
 _OF_LIMITS = (AssertionError, NotImplementedError, InterpreterError)
+_IN_WORDS = (  # how Thunder begins or ends what it says of tensors and functions of torch
+    "Unknown attribute ", "Trying to call function ", "Mode arguments other than ",
+    "had an unexpected type ",
+)  # fmt: skip
 _OF_CONTEXTS = {"needs_input_grad", *vars(FunctionCtx)}  # of those that Thunder's has not
 _BY_DYNAMO = (
     "call thunder.dynamo.thunderfx(function_or_module, executors=[fuser]) instead of jit: it runs"
@@ -124,12 +128,23 @@ def _limit(error: BaseException, in_torch_func: bool) -> FuserError | None:
         (_, where), got = _read(error, frames), f"ctx.{error} of an autograd.Function"
     elif isinstance(error, _OF_LIMITS) and _THUNDER in Path(last.f_code.co_filename).parents:
         got, where = _stored(last) or _read(error, frames)
+    elif any(words in str(error) for words in _IN_WORDS) and _is_of_torch(error, last):
+        got, where = _read(error, frames)
     else:
         return None
     return ThunderLimitError(
         "Thunder cannot trace this program", expected="what its interpreter can read", got=got,
         where=where or line_of_the_call(), do=do,
     )  # fmt: skip
+
+
+def _is_of_torch(error: BaseException, last: FrameType) -> bool:
+    """True for what torch has and Thunder lacks; False for a name that is wrong in torch too."""
+    _, unknown, name = str(error).partition(_IN_WORDS[0])
+    if unknown:
+        return hasattr(torch.Tensor, name)
+    is_of_thunder = _THUNDER in Path(last.f_code.co_filename).parents
+    return is_of_thunder or isinstance(error, NotImplementedError)
 
 
 def _interpreted(cause: BaseException | None) -> list[tuple[FrameType, int]]:
@@ -153,6 +168,7 @@ def _stored(frame: FrameType) -> tuple[str, str] | None:
 def _read(error: BaseException, frames: list[tuple[FrameType, int]]) -> tuple[str, str]:
     """Thunder's words, or the line of its assertion; and the innermost line of the user's."""
     text = str(error).partition("ProvenanceRecord(")[0].strip().partition("\n")[0]
+    text = text.partition(". Please file an issue")[0]
     text = text or traceback.extract_tb(error.__traceback__)[-1].line or ""
     of_user = [
         f"{frame.f_code.co_filename}:{line}"

@@ -16,12 +16,15 @@ at the second store Thunder no longer knew whose dict it is.
 
     if x.dtype == torch.float32:           before: False, for x.dtype was a type of Thunder's
 
+    x.max(1).values                        before: an AttributeError, now: x.max(1)[0]
+
 Replaced: the lookaside of getattr. A program that compares types took another branch than in eager
 torch.
 """
 
 from __future__ import annotations
 
+from operator import getitem
 from types import FunctionType
 from typing import Any
 
@@ -51,6 +54,7 @@ from thunder_fuser.thunder_patches.fixes.arguments import effect
 from thunder_fuser.thunder_patches.fixes.reads import note_absent, note_read
 from thunder_fuser.thunder_patches.patch import Hooks
 
+_ITEMS = {"values": 0, "indices": 1}  # of max, sort, topk, ..., whose results are plain tuples here
 _SCRIPTS = (torch.jit.ScriptFunction, torch._C.ScriptMethod)
 
 
@@ -120,6 +124,8 @@ def give_types_of_torch(_: Hooks) -> None:
             getter = _getter_to_run_again(thing, unwrap(name))
             if getter is not None:
                 return _interpret_call(getter, thing)
+        if type(unwrap(thing)) is tuple and unwrap(name) in _ITEMS and option("thunder_fixes"):
+            return _interpret_call(getitem, thing, wrap_const(_ITEMS[unwrap(name)]))
         value = of_thunder(thing, name, *default)
         if isinstance(value, WrappedValue) and callable(value.value):  # wrapped once for all reads
             path = [thing.provenance, name.provenance]
