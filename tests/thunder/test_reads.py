@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -195,3 +196,27 @@ def test_an_unchanged_model_is_traced_once() -> None:
     for _ in range(3):
         jitted(X)
     assert thunder.cache_misses(jitted) == 1
+
+
+def test_the_error_of_a_program_that_fails_stays() -> None:
+    def fails(self: Any, x: Any) -> None:
+        append(self, x)
+        raise ValueError("my own words")
+
+    model = Fills(fails)
+    with pytest.raises(ValueError, match="my own words"):
+        thunder_fuser.jit(model)(X)
+    assert model.items == [1.0]
+
+
+def test_a_guard_that_fails_keeps_no_argument() -> None:
+    model = State()
+    jitted = thunder_fuser.jit(lambda x: x if model.none is None else x * model.none)
+    jitted(X)
+    model.none = 2.0
+    x = torch.randn(3)
+    alive = weakref.ref(x)
+    jitted(x)
+    jitted(x)
+    del x
+    assert alive() is None

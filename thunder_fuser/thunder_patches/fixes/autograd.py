@@ -136,7 +136,10 @@ def _mark_tensors_alone() -> None:
     def connect(**named: Any) -> None:
         results, marks = named["flat_output"], named[_CUT]
         if marks is not None and len(marks) != len(results):  # thunderfx has marks of sizes too
-            named[_CUT] = [x.is_floating_point() or x.is_complex() for x in results]
+            named[_CUT] = [
+                isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+                for x in results
+            ]
         of_thunder(**named)
 
     thunder.connect_to_autograd = connect

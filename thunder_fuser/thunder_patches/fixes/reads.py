@@ -67,9 +67,12 @@ _OF_PYTHON = {  # the same for each call of a function, or another object for ea
 }  # fmt: skip
 _OF_MODULES = {*dir(nn.Module())}
 _MODULES = ("attribute", "_modules")
-ABSENT: Any = object()
-_CHANGED = LookupError("an object that the program reads is another one")
-WRAP = INTERPRETER_CALLBACKS.WRAP_CALLBACK
+_ABSENT: Any = object()
+_WRAP = INTERPRETER_CALLBACKS.WRAP_CALLBACK
+
+
+class _Changed(LookupError):
+    """An object that the program reads is another one: a guard that failed."""
 
 
 class _Reads:
@@ -85,7 +88,7 @@ _READS: ContextVar[_Reads | None] = ContextVar("reads", default=None)
 
 def guard_reads(_: Hooks) -> None:
     """From now on, a call that would read other objects than an earlier one is traced."""
-    of_thunder, wrapped = thunder.thunder_general_jit, general_jit_callbacks[WRAP]
+    of_thunder, wrapped = thunder.thunder_general_jit, general_jit_callbacks[_WRAP]
     has_of_thunder = _general_jit_lookaside_map[hasattr]
 
     def general_jit(function: Any, *args: Any, **options: Any) -> TraceResults:
@@ -97,7 +100,13 @@ def guard_reads(_: Hooks) -> None:
             results = of_thunder(function, *args, **options)
         finally:
             _READS.reset(token)
-            _restore(reads)
+            is_changed = _restore(reads)
+        if is_changed:
+            raise ThunderLimitError(
+                "a list or dict that stays after the call", expected="one that stays as it is",
+                got="one that the program changes",
+                do="return what it gets and change it outside, or call thunder.dynamo.thunderfx",
+            )  # fmt: skip
         _add_guard(results, reads, function, args)
         return results
 
@@ -112,7 +121,7 @@ def guard_reads(_: Hooks) -> None:
         return result
 
     thunder.thunder_general_jit = general_jit
-    general_jit_callbacks[WRAP] = noted
+    general_jit_callbacks[_WRAP] = noted
     _general_jit_lookaside_map[hasattr] = has
 
 
@@ -134,7 +143,7 @@ def note_absent(provenance: ProvenanceRecord, name: Any) -> None:
     """Notes that the program asked an object for an attribute that it has not."""
     reads, steps = _READS.get(), _steps_to(provenance)
     if reads is not None and steps is not None:
-        reads.expected.setdefault((*steps, ("attribute", name)), ABSENT)
+        reads.expected.setdefault((*steps, ("attribute", name)), _ABSENT)
 
 
 def _steps_to(provenance: ProvenanceRecord) -> ReadPath | None:
@@ -161,24 +170,21 @@ def _compared(value: Any) -> Any:
     return _COUNTS[type(value)](value) if type(value) in _COUNTS else value
 
 
-def _restore(reads: _Reads) -> None:
-    """Raises ThunderLimitError for containers that the program changed, which are as before then.
+def _restore(reads: _Reads) -> bool:
+    """True if the program changed a container; it is then as before.
 
     A dict may have got values that are not the program's: it keeps what takes long to compute.
     """
+    is_changed = False
     for container, before in reads.containers.values():
         is_dict = isinstance(container, dict)
-        is_list_changed = not is_dict and [*map(id, container)] != [*map(id, before)]
-        if is_list_changed or any(
-            isinstance(item, Proxy) for item in (container.values() if is_dict else container)
-        ):
+        items = container.values() if is_dict else container
+        is_other = not is_dict and [*map(id, container)] != [*map(id, before)]
+        if is_other or any(isinstance(item, Proxy) for item in items):
+            is_changed = True
             container.clear()
             (container.update if is_dict else container.extend)(before)
-            raise ThunderLimitError(
-                "a list or dict that stays after the call", expected="one that stays as it is",
-                got="one that the program changes",
-                do="return what it gets and change it outside, or call thunder.dynamo.thunderfx",
-            )  # fmt: skip
+    return is_changed
 
 
 # --------------------------------------------------------------------------------------- the guard
@@ -204,19 +210,19 @@ class _GuardWriter:
     def __init__(self, roots: dict[str, Any]) -> None:
         self._objects: dict[ReadPath, Any] = {(("root", name),): roots[name] for name in roots}
         self._names: dict[ReadPath, str] = {(("root", name),): name for name in roots}
-        self._scope: dict[str, Any] = {"root": roots["root"], "changed": _CHANGED}
+        self._scope: dict[str, Any] = {"root": roots["root"], "changed": _Changed}
         self._lines = ["def reads(args, kwargs):"]
         self.has_tests = False
 
     def add(self, steps: ReadPath, wanted: Any) -> None:
         """Adds the lines for a read, unless the program itself has put there what it read."""
-        if wanted is ABSENT:
+        if wanted is _ABSENT:
             return self._add_absent(*steps)
         try:
             value = self._object(steps)
+            if not self._is_compared(steps, value) or _compared(value) != wanted:
+                return
         except Exception:  # what is not compared, or is not there any more
-            return
-        if not self._is_compared(steps, value) or _compared(value) != wanted:
             return
         self.has_tests, constant = True, f"c{len(self._scope)}"
         self._scope[constant] = wanted
@@ -286,7 +292,7 @@ def _check_of_parts(module: nn.Module) -> Callable[[nn.Module], None]:
         after = parts_now(now, known[0])
         if after is not known[0]:
             if need_another_program(known[0], after):
-                raise _CHANGED
+                raise _Changed
             known[0] = after
 
     return check
