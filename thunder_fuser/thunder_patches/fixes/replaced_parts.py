@@ -9,8 +9,8 @@
     self.mean = tensor, in forward            a copy in the jitted module  the model's buffer
 
 Replaced: ThunderModule.__init__, forward, set_buffer and __setattr__. Thunder notes the parameters,
-buffers and submodules once, at `jit`. Each call compares them by identity, which takes about 0.1 us
-a module. A tensor that a transform gave (parts of FSDP, 4 bits) stays.
+buffers and submodules once, at `jit`. Each call compares them by identity. A tensor that a
+transform gave (parts of FSDP, 4 bits) stays.
 """
 
 from __future__ import annotations
