@@ -90,13 +90,7 @@ def compare_arguments(_: Hooks) -> None:
             results = of_thunder(function, args, kwargs, **options)
         trace = results.computation_trace
         check.layouts = shared_arguments.note_one_tensors(trace, args, kwargs)
-        prologue = results.prologue_trace
-        taken = [
-            (at, bsym.output) for at, bsym in enumerate(prologue.bound_symbols)
-            if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL and bsym.kwargs["name"] in ("args", "kwargs")
-        ]  # fmt: skip
-        if len(taken) == 2:
-            add_check(prologue, taken[-1][0] + 1, CHECK, check, *(output for _, output in taken))
+        check_arguments(results.prologue_trace, CHECK, check)
         return results
 
     thunder.thunder_general_jit = general_jit
@@ -130,6 +124,16 @@ def _containers(tree: Any) -> Iterator[Any]:
     if isinstance(tree, (list, tuple, dict)):
         for item in tree.values() if isinstance(tree, dict) else tree:
             yield from _containers(item)
+
+
+def check_arguments(prologue: TraceCtx, name: str, check: Callable[..., None]) -> None:
+    """Adds check(args, kwargs) behind the lines that take them."""
+    taken = [
+        (at, bsym.output) for at, bsym in enumerate(prologue.bound_symbols)
+        if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL and bsym.kwargs["name"] in ("args", "kwargs")
+    ]  # fmt: skip
+    if len(taken) == 2:
+        add_check(prologue, taken[-1][0] + 1, name, check, *(output for _, output in taken))
 
 
 def add_check(

@@ -35,14 +35,13 @@ import thunder
 import torch
 from thunder.core.interpreter import INTERPRETER_CALLBACKS, ProvenanceRecord, PseudoInst, unwrap
 from thunder.core.jit_ext import _general_jit_lookaside_map, general_jit_callbacks
-from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
 from thunder.core.trace import TraceResults
 from torch import nn
 
 from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.options import option
-from thunder_fuser.thunder_patches.fixes.arguments import add_check
+from thunder_fuser.thunder_patches.fixes.arguments import check_arguments
 from thunder_fuser.thunder_patches.fixes.replaced_parts import (
     need_another_program,
     parts_now,
@@ -52,7 +51,6 @@ from thunder_fuser.thunder_patches.patch import Hooks
 
 ReadPath = tuple[tuple[str, Any], ...]  # ("root", ""), then ("attribute", name) or ("item", key)
 
-_GUARD = "check_reads"
 _ROOTS = {"INPUT_FN": "root", "INPUT_ARGS": "args", "INPUT_KWARGS": "kwargs"}
 _COUNTS: dict[type, Callable[[Any], Any]] = {
     list: len, tuple: len, range: tuple, dict: tuple, set: frozenset, frozenset: frozenset,
@@ -157,7 +155,7 @@ def _steps_to(provenance: ProvenanceRecord) -> ReadPath | None:
     before = _steps_to(of) if key.inst is PseudoInst.CONSTANT else None
     if before is None or type(key.value) not in (str, int):
         return None
-    is_of_method = key.value == "__func__" and len(before) > len(("root", "forward"))
+    is_of_method = key.value == "__func__" and len(before) > 2  # behind root, forward
     if is_of_method or (key.value == "__closure__" and ("attribute", "__func__") in before):
         return None  # of methods only the globals of the root's forward are compared
     if before[-1] == ("attribute", "__dict__"):
@@ -191,17 +189,11 @@ def _restore(reads: _Reads) -> bool:
 
 
 def _add_guard(results: TraceResults, reads: _Reads, function: Any, args: Any) -> None:
-    prologue = results.prologue_trace
     writer = _GuardWriter({"root": function, "args": args[0], "kwargs": args[1]})
     for steps, wanted in reads.expected.items():
         writer.add(steps, wanted)
-    taken = [
-        (at, bsym.output) for at, bsym in enumerate(prologue.bound_symbols)
-        if bsym.sym.id is PrimIDs.UNPACK_TRIVIAL and bsym.kwargs["name"] in ("args", "kwargs")
-    ]  # fmt: skip
-    if writer.has_tests and len(taken) == 2:
-        outputs = (output for _, output in taken)
-        add_check(prologue, taken[-1][0] + 1, _GUARD, writer.function(), *outputs)
+    if writer.has_tests:
+        check_arguments(results.prologue_trace, "check_reads", writer.function())
 
 
 class _GuardWriter:
