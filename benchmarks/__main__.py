@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks import (
-    autotune,
     blocks,
     cache_stress,
     functions,
@@ -38,7 +37,6 @@ from thunder_fuser.errors import FuserError
 COMMANDS = {
     "models": whole_models,
     "kernels": kernels,
-    "autotune": autotune,
     "blocks": blocks,
     "functions": functions,
     "train_step": train_step,

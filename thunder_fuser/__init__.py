@@ -29,7 +29,6 @@ watch_imports()
 warnings.filterwarnings("ignore", message="transformer_engine module not found!")
 
 if TYPE_CHECKING:
-    from thunder_fuser.autotune.given import Schedule
     from thunder_fuser.cache.trie import FusionCache
     from thunder_fuser.definition import FusionDefinition
     from thunder_fuser.executors.fuser import fuser
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from thunder_fuser.host.call.bind import AllocatedTensor
     from thunder_fuser.host.observe.kernel_profiles import PythonProfiler
     from thunder_fuser.runtime.torch_types import torch_dtype_to_nvfuser_dtype
+    from thunder_fuser.schedule.written.schedule import Schedule
 else:
     # Imported at the first use, because torch and Thunder take seconds.
     _MODULES = {
@@ -44,7 +44,7 @@ else:
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
         "PythonProfiler": "host.observe.kernel_profiles",
-        "Schedule": "autotune.given",
+        "Schedule": "schedule.written.schedule",
         "fuser": "executors.fuser",
         "jit": "fast_path.calls",
         "torch_dtype_to_nvfuser_dtype": "runtime.torch_types",

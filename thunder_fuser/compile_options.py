@@ -26,12 +26,11 @@ class CompileOptions:
     dump: str
     max_registers_bytes: int
     few_rows: int = 8
-    autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()
     skip_passes: str = ""
     multi_device: MultiDeviceParams = field(default_factory=MultiDeviceParams)
 
     @property
     def of_stages(self) -> CompileOptions:
-        """The options without those that choose between the schedules of a segment."""
-        return replace(self, autotune=0.0, schedules=())
+        """The options without the schedules of segments."""
+        return replace(self, schedules=())

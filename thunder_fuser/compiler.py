@@ -14,9 +14,6 @@ import nvtx
 import torch
 
 from thunder_fuser.analysis.names import kernel_name
-from thunder_fuser.autotune.choice import Tuning
-from thunder_fuser.autotune.given import ScheduleSource, given_schedule
-from thunder_fuser.autotune.tune import Tuner
 from thunder_fuser.base.dump import (
     FUSION,
     KERNEL,
@@ -50,6 +47,7 @@ from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.scheduler import KernelMatch
+from thunder_fuser.schedule.written.schedule import ScheduleSource, given_schedule
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, numbered, with_params
@@ -60,14 +58,10 @@ from thunder_fuser.target import Target
 
 @dataclass(frozen=True)
 class Planned:
-    """The kernels of a fusion as text, None for a segment that torch runs. dump: of its stages.
-
-    choices: the autotuner's, None for a kernel that is not tuned.
-    """
+    """The kernels of a fusion as text, None for a segment that torch runs. dump: of its stages."""
 
     segmented: SegmentedFusion
     sources: tuple[KernelSource | None, ...]
-    choices: tuple[Tuning | None, ...]
     dump: Dump
 
 
@@ -84,7 +78,7 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     earlier `plan_kernels`, whose kernels are compiled or being compiled."""
     is_ahead, dump = planned is not None, planned.dump if planned else Dump(options.dump)
     with explaining(dump):
-        planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
+        planned = planned or plan_kernels(fusion, keys, target, options, dump)
         segmented = planned.segmented
         pairs = zip(segmented.segments, planned.sources, strict=True)
         jobs = [
@@ -96,59 +90,31 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
             launchers = [job() for job in jobs] if is_ahead else run_jobs(jobs, threads=4)
         with stage("plan"):
             program = plan(segmented, launchers, device, options.multi_device)
-            return replace(dump.add(PROGRAM, program), choices=planned.choices)
+            return dump.add(PROGRAM, program)
 
 
-def _choice(
-    scheduled: ScheduledFusion | None, device: torch.device | None, options: CompileOptions
-) -> Tuning | None:
-    """The autotuned choice for a kernel, if the option asks for one."""
-    if scheduled is None or device is None or not options.autotune:
-        return None
-    return Tuner(emit, device, options.autotune).choice(scheduled)
-
-
-def _chosen(segment: Segment, alignment: dict[str, int], choice: Tuning) -> ScheduledFusion | None:
-    """The schedule of a choice. None if it came from the store and is not legal any more."""
-    try:
-        return schedule(segment, alignment, choice.schedule)
-    except GivenScheduleError as error:
-        message = f"a stored choice is not used: {error}"
-        log("kernels", lambda: message)
-        return None
-
-
-def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
+def plan_kernels(
     fusion: Fusion,
     keys: tuple[InputKey, ...],
     target: Target,
     options: CompileOptions,
     dump: Dump,
-    device: torch.device | None = None,
 ) -> Planned:
     """The segments and kernels of a fusion for arguments with these keys. Compiles nothing.
 
     They are found in the store if an earlier process has planned them, unless schedules are given
-    or measured, or each stage is dumped.
-
-    device: where the autotuner measures, if the option asks for it; None: it does not.
+    or each stage is dumped.
     """
 
     def plan() -> Planned:
         segmented = plan_segments(fusion, keys, target, options, dump)
-        alignment, fixed = alignments(segmented, keys), numbered(segmented, options.schedules)
-        sources, choices = [], list[Tuning | None]()
-        for number, piece in enumerate(segmented.segments):
-            scheduled = schedule(piece, alignment, fixed.get(number))
-            choice = None if number in fixed else _choice(scheduled, device, options)
-            if choice is not None and choice.schedule:
-                scheduled = _chosen(piece, alignment, choice) or scheduled
-            choices.append(choice)
+        sources = []
+        for number, scheduled in enumerate(schedules(segmented, keys, options)):
             sources.append(emit(dump.add(SCHEDULE.format(number), scheduled)))
             dump.add(_kernel_file(number, sources[-1]), sources[-1], attrgetter("text"))
-        return Planned(segmented, tuple(sources), tuple(choices), dump)
+        return Planned(segmented, tuple(sources), dump)
 
-    if options.autotune or options.schedules or options.dump:
+    if options.schedules or options.dump:
         return plan()
     return replace(computed((fusion.definition, keys, target, options), plan), dump=dump)
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.autotune.given import ScheduleSource
 from thunder_fuser.cache.executable import Schedules, target_for
 from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
@@ -37,6 +36,7 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.schedule.written.schedule import ScheduleSource
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
 

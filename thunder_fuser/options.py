@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -44,7 +44,6 @@ class Option:
     choices: tuple[OptionValue, ...] = ()
     or_callable: bool = False
     several: bool = False  # choices, with commas between
-    words: Mapping[object, float] = field(default_factory=dict)  # that stand for numbers
     env: str = field(default="", init=False)  # the environment variable
 
     def __post_init__(self) -> None:
@@ -56,16 +55,13 @@ class Option:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
         if isinstance(value, str) and self.type is int and value.isascii():
             value = int(value) if value.removeprefix("-").isdigit() else value
-        if self.type is float:
-            value = self._number(value)
         if isinstance(value, str) and self.type is MultiDeviceParams:
             return self._params(value)
         if self.or_callable and callable(value):
             return value  # type: ignore[return-value]
         expected = do = ""
         if type(value) is not self.type:
-            listed = ", ".join(map(str, self.words))
-            expected = f"the type {self.type.__name__}" + f" or {listed}" * bool(listed)
+            expected = f"the type {self.type.__name__}"
             expected += " (0, 1, false or true)" * (self.type is bool and isinstance(value, str))
         elif self.least is not None and not value >= self.least:  # type: ignore[operator]
             expected = f"at least {self.least}"
@@ -76,15 +72,6 @@ class Option:
         if expected:
             raise OptionError(f"option {self.name}", expected=expected, got=repr(value), do=do)
         return value  # type: ignore[return-value]
-
-    def _number(self, value: object) -> object:
-        """0.5, "0.5", 1, and words with a number, as a float. Other values are unchanged."""
-        if isinstance(value, (bool, str)) and value in self.words:
-            return self.words[value]
-        if isinstance(value, (int, str)) and not isinstance(value, bool):
-            with suppress(ValueError, OverflowError):
-                return float(value)
-        return value
 
     def _params(self, text: str) -> OptionValue:
         try:
@@ -149,14 +136,6 @@ OPTIONS: Mapping[str, Option] = {
         Option("native_calls", bool, True, "C code finds programs, allocates and launches"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("skip_passes", str, "", "passes to leave out, with commas between"),
-        Option(
-            "autotune", float, 0.0, least=0, words={"off": 0.0, "on": 0.5, False: 0.0, True: 0.5},
-            help="seconds for each kernel to measure other schedules and keep the fastest; off, or"
-            " on: half a second",
-        ),
-        Option(
-            "autotune_total", float, 600.0, "the most seconds that a process autotunes", least=0
-        ),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option(
             "few_rows", int, 8, "matrix products with at most so many rows are kernels of ours,"
@@ -215,8 +194,6 @@ class OptionValues(TypedDict, total=False):
     native_calls: bool
     dump: str
     skip_passes: str
-    autotune: float | str
-    autotune_total: float
     max_registers_bytes: int
     few_rows: int
     multi_device: MultiDeviceParams

@@ -29,8 +29,7 @@ options(fuel="many")  # line 6
 def test_the_keywords_are_the_rows() -> None:
     """In their order and with their types."""
     types = {
-        row.name: str | Callable[..., Any] if row.or_callable
-        else row.type | str if row.words else row.type
+        row.name: str | Callable[..., Any] if row.or_callable else row.type
         for row in OPTIONS.values()
     }
     assert get_type_hints(OptionValues) == types

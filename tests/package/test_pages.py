@@ -31,7 +31,7 @@ PAGES = (
     "docs/several-devices.md",
     "docs/reports.md",
     "docs/debugging.md",
-    "docs/autotuning.md",
+    "docs/schedules.md",
     "docs/adding-an-operation.md",
     "docs/adding-a-scheduler.md",
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.cases import TARGETS, rand
 
-from thunder_fuser import DataType, FusionDefinition, options
+from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import AliasError, DefinitionError, EmulatorError, OutOfRangeError
 
 TYPES = {torch.float32: DataType.Float, torch.bfloat16: DataType.BFloat16,
@@ -215,10 +215,3 @@ def test_the_same_slices_into_two_arguments(target: str) -> None:
     expected = [values[at].index_copy(0, values[1], -values[2]) for at in (0, 3)]
     fd.execute(values, target=target)
     assert torch.equal(values[0], expected[0]) and torch.equal(values[3], expected[1])
-
-
-def test_more_slices_than_places_are_tuned() -> None:
-    """The schedules that are tried get valid places."""
-    cache, index, x = rand(3, 64), torch.zeros(40, dtype=torch.int64), rand(40, 64, seed=1)
-    with options(autotune=1.0, cache="off"):
-        defined(cache, index, x, 0).execute([cache, index, x], target="cpu")

@@ -444,7 +444,7 @@ def test_names_are_registered(program: str, installed: bool, tmp_path: Path) -> 
 # ------------------------------------------------------------------------ torch.compile's words
 
 ADVICE = {
-    "mode": ("max-autotune", "write fuser_autotune=0.5"),
+    "mode": ("max-autotune", "write fuser_cuda_graphs=True"),
     "dynamic": (True, "leave it out: each new shape"),
     "fullgraph": (True, "leave it out: the whole function"),
     "backend": ("inductor", 'torch.compile\\(f, backend="thunder_fuser"\\)'),
@@ -467,7 +467,8 @@ def test_a_word_of_torch_compile_in_thunder_jit(monkeypatch: pytest.MonkeyPatch)
     """thunder.jit takes any keyword; a warning says so once."""
     monkeypatch.setattr("thunder_fuser.source.jit_options.first_time", lambda key: True)
     jitted = thunder.jit(net(), executors=[fuser], mode="max-autotune-no-cudagraphs")
-    with pytest.warns(OptionWarning, match=r"thunder.jit\(mode=...\).*write fuser_autotune=0.5$"):
+    advice = r"thunder.jit\(mode=...\).*leave it out: schedules are not searched$"
+    with pytest.warns(OptionWarning, match=advice):
         jitted(torch.ones(4, 8))
 
 

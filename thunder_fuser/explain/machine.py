@@ -123,7 +123,7 @@ def info() -> str:
 def _kind(stored: Stored) -> str:
     if stored.entry is None:
         return "damaged"
-    kinds = {"library": "CPU library", "choice": "autotuned schedule", "plan": "plan of a fusion"}
+    kinds = {"library": "CPU library", "plan": "plan of a fusion"}
     kind = stored.entry.fields["kind"]
     return kinds.get(kind, kind)
 

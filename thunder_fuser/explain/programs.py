@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from thunder_fuser.autotune.choice import Tuning
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import alignments, schedule, texts, write
@@ -33,7 +32,7 @@ class Kernel(Shown):
     fusion: its fusion's name; ops: what it computes; source: its text without the device functions
     that it calls; full_source: with them; grid, block, smem_bytes: its launch; bytes_in, bytes_out:
     read from and written to memory; estimated_us: the microseconds that memory takes for these
-    bytes; measured_us: those of a call, in the result of `profile`; tuned: autotuning's choice.
+    bytes; measured_us: those of a call, in the result of `profile`.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Kernel(Shown):
     bytes_out: int
     estimated_us: float
     measured_us: float | None = None
-    tuned: str = ""
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.fusion}: {self.scheduler}, {len(self.ops)} ops>"
@@ -126,31 +124,21 @@ class Compiled:
 
     def described(self) -> tuple[Kernel, ...]:
         """Its kernels for a report."""
-        choices = [choice for segment, choice in self._chosen() if segment.scheduler.makes_kernel]
-        pairs = zip(self.kernels, choices, strict=True)
-        return tuple(self._kernel(*kernel, str(choice or "")) for kernel, choice in pairs)
+        return tuple(self._kernel(*kernel) for kernel in self.kernels)
 
-    def _kernel(self, segment: Segment, source: KernelSource, tuned: str) -> Kernel:
+    def _kernel(self, segment: Segment, source: KernelSource) -> Kernel:
         moved = segment.part.moved
         rate = self.target.bandwidth_bytes_per_s / 1e6
         return Kernel(
             source.name, self.name, segment.scheduler.name,
             tuple(expr.op for expr in segment.part.exprs), source.text, source.body,
-            source.grid, source.block, source.smem_bytes, *moved, sum(moved) / rate, tuned=tuned,
+            source.grid, source.block, source.smem_bytes, *moved, sum(moved) / rate,
         )  # fmt: skip
 
     def schedules(self) -> list[ScheduledFusion | None]:
         """The schedule of each segment, computed again; None if torch runs it."""
         alignment = alignments(self.program.segmented, self.keys)
-        return [
-            schedule(segment, alignment, (choice and choice.schedule) or None)
-            for segment, choice in self._chosen()
-        ]
-
-    def _chosen(self) -> list[tuple[Segment, Tuning | None]]:
-        """The segments, each with autotuning's choice."""
-        choices = self.program.choices or (None,) * len(self.segments)
-        return list(zip(self.segments, choices, strict=True))
+        return [schedule(segment, alignment) for segment in self.segments]
 
     def texts(self) -> dict[str, str]:
         """File name -> text of a stage."""

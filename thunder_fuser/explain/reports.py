@@ -204,10 +204,6 @@ class Report(Shown):
             parts.append(table(("fusion", "state", "why"), reasons))
         if by_torch := tuple(row for row in self.unfused if row.state != VIEWS):
             parts.append(str(Why(self.name, by_torch)))
-        kernels = [kernel for fusion in rows for kernel in fusion.kernels if kernel.tuned]
-        if kernels:
-            tuned = [(kernel.name, kernel.fusion, kernel.tuned) for kernel in kernels]
-            parts.append(table(("kernel", "fusion", "autotuned"), tuned))
         if self.graphs:
             parts.append(table(GRAPH_HEAD, [graph.row() for graph in self.graphs]))
         parts += [f"  {product}" for product in self.products]

@@ -44,28 +44,12 @@ def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
 
     CacheMissError on a miss with the option assert_cache_hit.
     """
-    unkept = _UNSTORED.get()
-    if unkept is not None:
-        compiled = _compiled(recipe, compile_it)
-        unkept.append((recipe, compiled))
-        return compiled
     result = _NEWEST.get(recipe.key, lambda: _stored_or_compiled(recipe, compile_it))
     if _ORIGIN.get():  # inside a block of `origin`
         with _counting:
             ahead = _ORIGINS_AHEAD.pop(recipe.key, "")
         _ORIGIN.set(ahead or _ORIGIN.get())
     return result
-
-
-@contextmanager
-def unstored() -> Iterator[list[tuple[Recipe, Binary]]]:
-    """Yields a list of what this thread compiles inside, which is not kept in memory or on disk."""
-    unkept: list[tuple[Recipe, Binary]] = []
-    token = _UNSTORED.set(unkept)
-    try:
-        yield unkept
-    finally:
-        _UNSTORED.reset(token)
 
 
 def binaries() -> Binaries:
@@ -145,7 +129,6 @@ def _after_fork() -> None:
 
 
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
-_UNSTORED: ContextVar[list[tuple[Recipe, Binary]] | None] = ContextVar("unstored", default=None)
 _NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
 _ORIGINS_AHEAD: Recent[str] = Recent(lambda: NEWEST_KEPT)  # of kernels compiled ahead
 _COUNTS: Counter[str] = Counter()

@@ -123,14 +123,11 @@ class InnerOuter(KernelMatch):
 
 
 def _cuda_runs(match: InnerOuter, alignment: dict[str, int]) -> Decisions:
+    """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
     columns, target, sums = match.reduced_size, match.target, len(match.part.partial)
     settled = row_of(columns, target, sums=sums) if match.has_order else None
-    return runs_with(match, alignment, settled or row_shape(columns, sums, target))
-
-
-def runs_with(match: InnerOuter, alignment: dict[str, int], shape: RowShape) -> Decisions:
-    """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
-    (x, y), cluster, columns = shape.threads, shape.cluster, match.reduced_size
+    shape = settled or row_shape(columns, sums, target)
+    (x, y), cluster = shape.threads, shape.cluster
 
     def build(s: Transforms, width: int) -> bool:
         if columns % width:  # with shifted rows, a lane would add other columns in the next row
@@ -242,21 +239,15 @@ class Nested(KernelMatch):
         return NoMatch(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        if self.target.is_cpu:
-            return self.placed(_cpu_groups(self), alignment)
-        (best, *_) = self.shapes()
-        return self.placed(groups_with(self, best), alignment)
+        decisions = _cpu_groups(self) if self.target.is_cpu else _cuda_groups(self)
+        scheduled = replace(self.scheduled(decisions, alignment), rows=self.rows)
+        return with_group(scheduled, size_of(self.part, self.rows))
 
     def shapes(self) -> list[GroupShape]:
         """The shapes of blocks and clusters that can reduce a group, the best first."""
         rows = size_of(self.part, self.rows)
         sizes = rows, self.reduced_size, self.bytes_read
         return group_shapes(*sizes, self.target, self.options, once=bool(self.column_sum))
-
-    def placed(self, decisions: Decisions, alignment: dict[str, int]) -> ScheduledFusion:
-        """The schedule, with the values that it keeps on chip."""
-        scheduled = replace(self.scheduled(decisions, alignment), rows=self.rows)
-        return with_group(scheduled, size_of(self.part, self.rows))
 
 
 def _with_columns(part: Part, ours: Axes, columns: Axes) -> Part | None:
@@ -369,8 +360,9 @@ def are_innermost(part: Part, columns: frozenset[str]) -> bool:
     return all(axes == columns for axes in fastest)
 
 
-def groups_with(match: Nested, shape: GroupShape) -> Decisions:
+def _cuda_groups(match: Nested) -> Decisions:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
+    shape = match.shapes()[0]
     x, y = shape.threads
     s = Transforms(match.domain)
     group = s.merge(match.groups)

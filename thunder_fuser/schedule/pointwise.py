@@ -54,7 +54,7 @@ class Pointwise(KernelMatch):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         axes = self.part.axes(self.part.outputs[0])
         match = replace(self, kept=memory_order(self.part, axes))
-        decisions = cpu_with(match) if self.target.is_cpu else _cuda(match, alignment)
+        decisions = _cpu(match) if self.target.is_cpu else _cuda(match, alignment)
         return match.scheduled(decisions, alignment)
 
 
@@ -64,14 +64,13 @@ def have_one_space(stored: Iterable[Axes]) -> bool:
 
 
 def _cuda(match: Pointwise, alignment: dict[str, int]) -> Decisions:
-    width = cuda_with(match, alignment)[0].vectorize
-    return cuda_with(match, alignment, width=width, unroll=_unroll(match, width))
+    width = _unrolled(match, alignment)[0].vectorize
+    return _unrolled(match, alignment, width, _unroll(match, width))
 
 
-def cuda_with(
-    match: Pointwise, alignment: dict[str, int], *, threads: int = THREADS, width: int = 0,
-    unroll: int = 1,
-) -> Decisions:  # fmt: skip
+def _unrolled(
+    match: Pointwise, alignment: dict[str, int], width: int = 0, unroll: int = 1
+) -> Decisions:
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
     Vectors rows apart: [M, N] -> [MN.o.i.o@bx, MN.o.o@unroll, MN.o.i.i@tx, MN.i@vectorize]
@@ -93,16 +92,16 @@ def cuda_with(
             outer, lane = s.split(s.merge(tuple(axis.name for axis in s.domain)), width)
         if rows_apart and not s.extent(outer) % unroll:
             step, outer = s.split(outer, s.extent(outer) // unroll)
-            block, thread = s.split(outer, threads)
+            block, thread = s.split(outer, THREADS)
             s.reorder(block, step, thread, lane)
         else:
-            outer, thread = s.split(outer, threads)
+            outer, thread = s.split(outer, THREADS)
             block, step = s.split(outer, unroll)
         s.bind(BIDX=block, UNROLL=step, TIDX=thread, VECTORIZE=lane)
         return True
 
     width, transforms = match.widest(build, alignment, width)
-    return HeuristicParams(match.name, width, (threads, 1), unroll), transforms
+    return HeuristicParams(match.name, width, (THREADS, 1), unroll), transforms
 
 
 def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
@@ -161,7 +160,7 @@ def _are_rows_apart(match: Pointwise, unroll: int) -> bool:
     return shared > 2 * streamed
 
 
-def cpu_with(match: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> Decisions:
+def _cpu(match: Pointwise) -> Decisions:
     """[M, N] -> [M@bx, N@vectorize]; long rows in chunks, transposed accesses in tiles.
 
     If a branch or a division changes within rows: [M@bx, N.o, N.i@vectorize].
@@ -175,9 +174,9 @@ def cpu_with(match: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> 
         if run and (across is not None or s.extent(inner) % run):
             return False
         if across is not None:
-            inner = _tile(s, outer, names[across], inner, tile)
-        elif not outer or s.extent(inner) > 4 * chunk:
-            chunks, inner = s.split(inner, chunk)
+            inner = _tile(s, outer, names[across], inner, CPU_TILE)
+        elif not outer or s.extent(inner) > 4 * CPU_CHUNK:
+            chunks, inner = s.split(inner, CPU_CHUNK)
             outer.append(chunks)
         blocks = s.merge(tuple(outer))
         s.bind(BIDX=blocks, VECTORIZE=s.split(inner, run)[1] if run else inner)

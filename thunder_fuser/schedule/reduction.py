@@ -127,7 +127,7 @@ class Rows(KernelMatch):
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
         """The schedule with nothing kept on chip. shifted: odd rows may have Split.shift."""
         if self.target.is_cpu:
-            decisions = cpu_with(self)
+            decisions = _cpu(self)
         elif self.inner:
             decisions = _cuda_inner(self, alignment, shifted)
         else:
@@ -172,7 +172,7 @@ class Persistent(Rows):
         if not rereads and (wanted.threads, wanted.cluster) == (planned.threads, planned.cluster):
             return placed
         shifted = shifted and not rereads
-        params, transforms = inner_with(
+        params, transforms = _inner(
             self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
         )
         params = replace(params, memory=wanted.memory)
@@ -197,7 +197,7 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         row = row_of(match.reduced_size, match.target, match.chunk, plane=match.plane)
         x, cluster = row.threads[0], row.cluster
         y = _rows_of_block(match, x) if cluster == 1 else 1
-        return inner_with(match, alignment, (x, y), cluster=cluster, width=row.width)
+        return _inner(match, alignment, (x, y), cluster=cluster, width=row.width)
     columns = match.chunk or match.reduced_size
     if rows := rows_of_product(match)[0]:
         matrices = match.matrices if rows == 1 else 1
@@ -205,11 +205,11 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         x *= 1 + (match.kept_size + match.beside < FEW_RESULTS * rows * match.target.sm_count)
         uneven = rows == 1 and columns % (8 * PRODUCT_THREADS[0]) > 0  # not as many for each thread
         x = min(max(x, 8), PRODUCT_THREADS[rows > 1] // (1 + uneven))
-        return inner_with(match, alignment, (x, max(256 // matrices // x, 1)))
+        return _inner(match, alignment, (x, max(256 // matrices // x, 1)))
     width, _ = match.widest(_inner_build(match, (1, 1), 1, shifted), alignment)
     x = _threads_of_row(match, columns, width)
     threads = (x, _rows_of_block(match, x))
-    return inner_with(match, alignment, threads, width=width, shifted=shifted)
+    return _inner(match, alignment, threads, width=width, shifted=shifted)
 
 
 def _threads_of_row(match: Rows, columns: int, width: int) -> int:
@@ -267,7 +267,7 @@ def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
     return (rows, names) if names and rows <= LONGEST_SHARED else (0, frozenset())
 
 
-def inner_with(
+def _inner(
     match: Rows, alignment: dict[str, int], threads: tuple[int, int], *, cluster: int = 1,
     width: int = 0, shifted: bool = False,
 ) -> Decisions:  # fmt: skip
@@ -282,7 +282,7 @@ def inner_with(
 
 
 def _inner_build(match: Rows, threads: tuple[int, int], cluster: int, shifted: bool) -> Build:
-    """What makes the transforms of `inner_with` for a width."""
+    """What makes the transforms of `_inner` for a width."""
     chunk, (x, y) = match.chunk, threads
 
     def build(s: Transforms, width: int) -> bool:
@@ -321,13 +321,13 @@ def _cuda_outer(match: Rows, alignment: dict[str, int]) -> Decisions:
         x //= 2  # few columns: several rows share a warp, and more blocks read them
     if match.chunk and match.has_order:
         y = row_of(columns, match.target).threads[1]
-        return outer_with(match, alignment, (128 // y, y))
-    decisions = outer_with(match, alignment, (x, _rows_at_once(x, rows)))
+        return _outer(match, alignment, (128 // y, y))
+    decisions = _outer(match, alignment, (x, _rows_at_once(x, rows)))
     vectors = -(-columns // decisions[0].vectorize)
     if match.has_order or vectors > x // 2 or x == LEAST_ACROSS:
         return decisions
     x = max(1 << (vectors - 1).bit_length(), LEAST_ACROSS)  # no vectors for more threads
-    return outer_with(match, alignment, (x, _rows_at_once(x, rows)))
+    return _outer(match, alignment, (x, _rows_at_once(x, rows)))
 
 
 def _rows_at_once(x: int, rows: int) -> int:
@@ -338,18 +338,16 @@ def _rows_at_once(x: int, rows: int) -> int:
     return y
 
 
-def outer_with(
-    match: Rows, alignment: dict[str, int], threads: tuple[int, int], *, width: int = 0
-) -> Decisions:
+def _outer(match: Rows, alignment: dict[str, int], threads: tuple[int, int]) -> Decisions:
     """[K, R] -> [K.o.o@bx, K.o.i@tx, R.o, R.i@ty, K.i@vectorize]"""
     x, y = threads
     columns, rows = match.kept_size, match.chunk or match.reduced_size
-    runs, is_settled = -(-match.reduced_size // rows), width > 0
+    runs = -(-match.reduced_size // rows)
 
     def build(s: Transforms, width: int) -> bool:
         # Wide loads that would leave most SMs without a block are refused.
         blocks = -(-columns // (width * x)) * runs
-        is_idle = not is_settled and width > 1 and blocks < match.target.sm_count // 2
+        is_idle = width > 1 and blocks < match.target.sm_count // 2
         if columns % width or is_idle:
             return False
         outer, lane = s.split(s.merge(match.kept), width)
@@ -360,13 +358,13 @@ def outer_with(
         s.bind(BIDX=block, TIDX=thread, TIDY=row, VECTORIZE=lane)
         return True
 
-    width, transforms = match.widest(build, alignment, width)
+    width, transforms = match.widest(build, alignment)
     return HeuristicParams(match.name, width, (x, y), inner=False), transforms
 
 
-def cpu_with(match: Rows, columns: int = CPU_COLUMNS) -> Decisions:
+def _cpu(match: Rows) -> Decisions:
     """[K@bx, R, R@vectorize]; if kept axes are fastest, [K.o@bx, R, K.i@vectorize] with K.i at most
-    `columns`.
+    CPU_COLUMNS.
 
     Few columns take as many lanes: [4, 8, R] -> [4@bx, R, 8@vectorize], not 256.
     """
@@ -387,7 +385,7 @@ def cpu_with(match: Rows, columns: int = CPU_COLUMNS) -> Decisions:
             lane = reduced.pop()
         else:
             few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # similar sizes share a kernel
-            chunks, lane = s.split(kept.pop(), run or min(columns, few))
+            chunks, lane = s.split(kept.pop(), run or min(CPU_COLUMNS, few))
             kept.append(chunks)
             s.reorder(*kept, *runs, *reduced, lane)
         if kept:
@@ -435,11 +433,11 @@ class Scan(Rows):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         few = self.kept_size < COLUMNS_PER_SM * self.target.sm_count
         if self.target.is_cpu:
-            decisions = scan_rows_on_cpu(self) if self.inner else scan_columns_on_cpu(self)
+            decisions = _cpu_scan_inner(self) if self.inner else _cpu_scan_outer(self)
         elif self.inner or (few and self.reduced_size > COLUMNS_PER_SM):
             decisions = _cuda_scan_inner(self, alignment)
         else:
-            decisions = scan_columns_with(self, alignment)
+            decisions = _cuda_scan_outer(self, alignment)
         return self.scheduled(decisions, alignment)
 
 
@@ -454,47 +452,44 @@ def _cuda_scan_inner(match: Scan, alignment: dict[str, int]) -> Decisions:
     while x < SCANNED_ROW_THREADS and x * 4 < length:
         x *= 2
     width = width_of(length) if match.has_order else 0
-    return inner_with(match, alignment, (x, max(128 // x, 1)), width=width)
+    return _inner(match, alignment, (x, max(128 // x, 1)), width=width)
 
 
-def scan_columns_with(
-    match: Scan, alignment: dict[str, int], threads: int = COLUMN_THREADS, width: int = 0
-) -> Decisions:
+def _cuda_scan_outer(match: Scan, alignment: dict[str, int]) -> Decisions:
     """[K, R] -> [K.o.o@bx, K.o.i@tx, R, K.i@vectorize]"""
     columns, wanted = match.kept_size, COLUMNS_PER_SM * match.target.sm_count
-    is_settled = width > 0
 
     def build(s: Transforms, width: int) -> bool:
         # Wide loads that would leave SMs without work are refused.
-        if columns % width or (not is_settled and width > 1 and columns < width * wanted):
+        if columns % width or (width > 1 and columns < width * wanted):
             return False
         outer, lane = s.split(s.merge(match.kept), width)
-        block, thread = s.split(outer, threads)
+        block, thread = s.split(outer, COLUMN_THREADS)
         s.reorder(block, thread, *match.reduced, lane)
         s.bind(BIDX=block, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, transforms = match.widest(build, alignment, width)
-    return HeuristicParams(match.name, width, (threads, 1), inner=False), transforms
+    width, transforms = match.widest(build, alignment)
+    return HeuristicParams(match.name, width, (COLUMN_THREADS, 1), inner=False), transforms
 
 
-def scan_rows_on_cpu(match: Scan, chunk: int = SCANNED_CHUNK) -> Decisions:
+def _cpu_scan_inner(match: Scan) -> Decisions:
     """[K@bx, R.o, R.i@vectorize]"""
     s = Transforms(match.domain)
     if match.kept:
         s.bind(BIDX=s.merge(match.kept))
     (lane,) = match.reduced
-    if s.extent(lane) > chunk:
-        _, lane = s.split(lane, chunk)
+    if s.extent(lane) > SCANNED_CHUNK:
+        _, lane = s.split(lane, SCANNED_CHUNK)
     s.bind(VECTORIZE=lane)
     return HeuristicParams(match.name, s.extent(lane)), tuple(s.applied)
 
 
-def scan_columns_on_cpu(match: Scan, columns: int = CPU_COLUMNS) -> Decisions:
+def _cpu_scan_outer(match: Scan) -> Decisions:
     """[K.o@bx, R, K.i@vectorize]"""
     s = Transforms(match.domain)
     *slower, last = match.kept
-    chunks, lane = s.split(last, columns)
+    chunks, lane = s.split(last, CPU_COLUMNS)
     s.reorder(*slower, chunks, *match.reduced, lane)
     s.bind(BIDX=s.merge((*slower, chunks)), VECTORIZE=lane)
     return HeuristicParams(match.name, s.extent(lane), inner=False), tuple(s.applied)

@@ -30,8 +30,8 @@ from thunder_fuser.store.store import root_of
 _KEYWORD = "fuser_"
 _MODES = {
     "reduce-overhead": "write fuser_cuda_graphs=True",
-    "max-autotune": "write fuser_autotune=0.5, and fuser_cuda_graphs=True on a GPU",
-    "max-autotune-no-cudagraphs": "write fuser_autotune=0.5",
+    "max-autotune": "write fuser_cuda_graphs=True; schedules are not searched",
+    "max-autotune-no-cudagraphs": "leave it out: schedules are not searched",
 }
 _SHAPES = "leave it out: each new shape is traced again, and most kernels are shared by all shapes"
 WORDS = {

@@ -50,9 +50,9 @@ class Binary(NamedTuple):
 class Recipe:
     """Everything on which a binary depends.
 
-    kind: cubin, library (machine code for this process), choice (autotune/choice.py), or plan
-    (cache/computed.py). name: the function. arch: the device's, or this machine's with its CPU's
-    features. toolchain: the exact compiler.
+    kind: cubin, library (machine code for this process), or plan (cache/computed.py). name: the
+    function. arch: the device's, or this machine's with its CPU's features. toolchain: the exact
+    compiler.
     """
 
     kind: str

@@ -22,8 +22,7 @@ from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import RUN_HERE, DamagedError, decode_named
 from thunder_fuser.store.store import Store, Stored
 
-# The kinds that are copied without libraries, and with them. A choice is a schedule as text.
-KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", *RUN_HERE)}
+KINDS = {False: ("cubin",), True: ("cubin", *RUN_HERE)}  # copied without libraries, and with them
 MOST_COMPARED = 200  # only the newest sources are compared
 MOST_LINES = 12  # of a difference
 

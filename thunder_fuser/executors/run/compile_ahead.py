@@ -71,8 +71,8 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
 
 
 def compiles_ahead() -> bool:
-    """False if dumps are written or schedules measured, since these happen call by call."""
-    return bool(option("compile_ahead")) and not option("dump") and not option("autotune")
+    """False if dumps are written, since this happens call by call."""
+    return bool(option("compile_ahead")) and not option("dump")
 
 
 def prepare_region(

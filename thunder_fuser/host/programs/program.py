@@ -151,17 +151,13 @@ def broken(node: HostNode, expected: str, got: str) -> VerifyError:
 
 @dataclass(frozen=True)
 class HostProgram:
-    """A fusion compiled for one key: its text, the function of the text, its nodes and kernels.
-
-    choices: the autotuner's choice for each segment, or None; empty without autotuning.
-    """
+    """A fusion compiled for one key: its text, the function of the text, its nodes and kernels."""
 
     text: str
     run: ProgramRun = field(compare=False, repr=False)
     segmented: SegmentedFusion = field(compare=False, repr=False)
     nodes: tuple[HostNode, ...] = ()
     sources: tuple[KernelSource, ...] = ()
-    choices: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         return self.text

@@ -12,8 +12,8 @@ vectors         The elements of a vector exist together: its width divides the e
 limits          Steps past the ends of axes, threads, blocks of a cluster and registers. Shared
                 memory and the stack of a CPU's thread are checked when the kernel is lowered.
 
-The kernels of some schedulers (scan, nested, transpose) are not loops alone. These schedulers only
-take schedules of their own space (spaces.py).
+The kernels of other schedulers (scan, nested, transpose) are not loops alone. These take their own
+schedule alone, with another number of blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from thunder_fuser.autotune.spaces import FREE, space
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType, Split, apply
 from thunder_fuser.ir.scalar import Scalar
@@ -42,6 +41,7 @@ MOST_BLOCKS = 32  # in a multiprocessor at once
 # The most steps past the ends of axes: a constant, and so many for each element.
 MOST_IDLE, IDLE_EACH = 1 << 20, 64
 P = ParallelType
+FREE = ("pointwise", "reduction", "persistent", "inner_outer")  # schedulers with other loops
 # What may iterate over (kept, reduced) axes in each kind of kernel, on CUDA and on a CPU.
 WALKS: dict[str, tuple[tuple[set[P], set[P]], tuple[set[P], set[P]]]] = {
     "pointwise": (
@@ -71,25 +71,12 @@ def check(scheduled: ScheduledFusion, default: ScheduledFusion) -> None:
     if scheduled == default:
         return
     _check_blocks(scheduled)
-    if scheduled.tile is not None:  # found in its space
-        return
-    if scheduled.params.scheduler in FREE:
-        for rule in RULES:
-            rule(scheduled, default)
-    else:
-        _check_space(scheduled, default, [s.transforms for s in (default, *space(default))])
+    for rule in RULES if scheduled.params.scheduler in FREE else ():
+        rule(scheduled, default)
 
 
 def _wrong(thing: str, expected: str, got: object) -> ScheduleError:
     return ScheduleError(thing, expected=expected, got=str(got))
-
-
-def _check_space(scheduled: ScheduledFusion, default: ScheduledFusion, known: list[object]) -> None:
-    if scheduled.transforms in known and scheduled.persistent in ((), default.persistent):
-        return
-    name, count = scheduled.params.scheduler, len(known)
-    expected = f"one of the {count} schedules of its space ({name} takes no others)"
-    raise _wrong(f"schedule of {name}", expected, "another one")
 
 
 # ---- which loops

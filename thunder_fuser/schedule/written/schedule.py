@@ -19,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thunder_fuser.autotune.rules import check
-from thunder_fuser.autotune.spaces import tiled
 from thunder_fuser.errors import GivenScheduleError, ScheduleError, nearest, shown
 from thunder_fuser.ir.domain import Domain, Merge, Parallelize, ParallelType, Reorder, Split
 from thunder_fuser.schedule.axes import row_shift, size_of
 from thunder_fuser.schedule.persistence import cacheable, cached
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Transforms, params_of
 from thunder_fuser.schedule.scheduler import KernelMatch
+from thunder_fuser.schedule.written.rules import FREE, check
 
 PARALLEL = {
     p.value: p for p in ParallelType if not p.is_device and p is not ParallelType.STREAM
@@ -160,20 +159,26 @@ class Schedule(LoopTransforms):
         self._blocks = count
 
     def scheduled(self) -> ScheduledFusion:
-        """The schedule so far, unchecked; ScheduleError if its tile is not one of the space."""
+        """The schedule so far. That of a scheduler with loops of its own is checked here, any other
+        by rules.py."""
         default = self._default
         memories = sorted(set(self._cached.values()))
         if len(memories) > 1:
             raise ScheduleError("caches", expected="one memory for all", got=" and ".join(memories))
         moves = tuple(self.move._transforms.applied)
-        if default.tile is not None:
-            scheduled = tiled(default, tuple(self._transforms.applied), moves)
-            return replace(scheduled, params=replace(scheduled.params, blocks=self._blocks))
+        loops, scheduler = tuple(self._transforms.applied), default.params.scheduler
+        if scheduler not in FREE:
+            kept = {buffer.point.name: buffer.memory for buffer in default.persistent}
+            tile = default.tile.transforms if default.tile else ()
+            if (loops, moves, self._cached) != (default.transforms, tile, kept):
+                expected = f"the loops and caches of {scheduler}, as they print"
+                raise ScheduleError(f"schedule of {scheduler}", expected=expected, got="others")
+            return replace(default, params=replace(default.params, blocks=self._blocks))
         if moves:
             expected = "none, as the segment has no tile"
             raise ScheduleError("def move(s)", expected=expected, got=f"{len(moves)} transforms")
         params = params_of(default.params, self.axes, self._blocks)
-        scheduled = replace(default, params=params, transforms=tuple(self._transforms.applied))
+        scheduled = replace(default, params=params, transforms=loops)
         return cached(scheduled, self._cached.keys(), *(memories or ["none"]))
 
 
