@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from benchmarks.kernels.operation import Argument, Operation, Shape, Sizes, wide
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.runtime.eager.scaled import pack_e2m1
 
 _E4M3, _E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 _SIZES = Sizes(
@@ -26,11 +25,26 @@ def _one(shape: Shape) -> tuple[Argument, ...]:
 
 
 def _to_float8(ops: Any, shape: Shape, x: Any) -> Any:
-    return ops.nv_block_quantize(x, None, True, 32, DataType.Float8_e4m3fn)
+    rows, columns = x.shape()
+    blocks = ops.reshape(x, [rows, ops.div(columns, 32), 32])
+    least = ops.mul(ops.max(ops.abs(blocks), [-1]), 1 / 448)
+    near = ops.cast(ops.cast(least, DataType.Float8_e8m0fnu), DataType.Float)
+    scale = ops.where(ops.lt(near, least), ops.mul(near, 2.0), near)  # rounded up
+    by = ops.broadcast(ops.reciprocal(scale), [False, False, True])
+    numbers = ops.cast(ops.mul(blocks, by), DataType.Float8_e4m3fn)
+    scales = _ops_in_tiles(ops, ops.cast(scale, DataType.Float8_e8m0fnu))
+    return ops.reshape(numbers, [rows, columns]), scales
 
 
-def _to_float4(ops: Any, shape: Shape, x: Any) -> Any:
-    return ops.nv_block_quantize(x, None, True)
+def _ops_in_tiles(ops: Any, scales: Any) -> Any:
+    """Row r, column c of a tile of 128 rows and 4 columns at (r % 32) * 16 + r // 32 * 4 + c."""
+    sides = [*zip(scales.shape(), (128, 4), strict=True)]
+    counts = [ops.div(ops.add(size, side - 1), side) for size, side in sides]
+    sizes = [ops.mul(count, side) for count, (_, side) in zip(counts, sides, strict=True)]
+    missing = [ops.sub(whole, size) for whole, (size, _) in zip(sizes, sides, strict=True)]
+    padded = ops.pad(scales, [0, missing[1], 0, missing[0]])
+    tiles = ops.reshape(padded, [counts[0], 4, 32, counts[1], 4])
+    return ops.reshape(ops.permute(tiles, [0, 3, 2, 1, 4]), sizes)
 
 
 def _torch_to_float8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,15 +54,6 @@ def _torch_to_float8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale = torch.where(near < least, near * 2, near)
     numbers = (blocks * scale.reciprocal()[..., None]).flatten(-2).to(_E4M3)
     return numbers, _in_tiles(scale.to(_E8M0))
-
-
-def _torch_to_float4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    blocks = wide(x).unflatten(-1, (-1, 16))
-    scales = (blocks.abs().amax(-1) * (1 / 6)).clamp(max=448.0).to(_E4M3)
-    scale = scales.float()
-    by = torch.where(scale > 0, scale.reciprocal(), 0.0)
-    numbers = (blocks * by[..., None]).flatten(-2)
-    return pack_e2m1(numbers[..., ::2], numbers[..., 1::2]), _in_tiles(scales)
 
 
 def _in_tiles(scales: torch.Tensor) -> torch.Tensor:
@@ -62,10 +67,6 @@ def _in_tiles(scales: torch.Tensor) -> torch.Tensor:
 OPERATIONS = (
     Operation(
         "block_fp8", "quantize", _one, _to_float8, _torch_to_float8, _SIZES, exact=True,
-        keeps_types=True,
-    ),
-    Operation(
-        "block_fp4", "quantize", _one, _to_float4, _torch_to_float4, _SIZES, exact=True,
         keeps_types=True,
     ),
 )

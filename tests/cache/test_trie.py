@@ -140,7 +140,7 @@ DIFFERENT: dict[str, tuple[Build, ...]] = {
         lambda fd, d=d: fd.ops.sum(t(fd), [0], dtype=d) for d in (None, D.Float, D.Double)
     ),
     # a tensor is cast to 4-bit floats by either of their names
-    "cast": tuple(lambda fd, d=d: fd.ops.cast(t(fd), d) for d in D if d is not D.Float4_e2m1fn_x2),
+    "cast": tuple(lambda fd, d=d: fd.ops.cast(t(fd), d) for d in D),
     "alias": (lambda fd: fd.ops.exp(t(fd)), _aliased),
     "output order": (_ordered(None), _ordered([1, 0]), _ordered([0, 1])),
     "pad value": tuple(

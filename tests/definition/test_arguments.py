@@ -126,8 +126,6 @@ RIGHT: dict[str, Callable[[Given], Any]] = {
     "output": lambda g: g.fd.ops.neg(g.t),
     **dict.fromkeys(("lo", "hi", "mean", "std", "fill_value", "alpha"), lambda g: 1.0),
 }
-GROUPED = ("grouped_mm", "scaled_grouped_product")
-SCALED = ("scaled_mm", "scaled_product", "scaled_grouped_product")
 RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     **{
         (call, "mesh"): lambda g: [0] for call in
@@ -146,8 +144,6 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("at", "index"): lambda g: -1,
     ("at", "vector"): lambda g: [3, g.t.size(0)],
     ("where", "condition"): lambda g: g.fd.ops.gt(g.t, 0.0),
-    ("unpack_e2m1", "arg"): lambda g: g.fd.ops.pack_e2m1(g.t, g.t),
-    ("unpack_e2m1", "place"): lambda g: 1,
     **dict.fromkeys(
         [(op, name) for op in ("sdpfa_fwd", "sdpfa_bwd")
          for name in ("grad_output", "query", "key", "value", "output")],
@@ -156,21 +152,9 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("sdpfa_bwd", "logsumexp"): lambda g: g.fd.ops.full([1, 2, 3], 0.0, DataType.Float),
     ("sdpfa_bwd", "philox_seed"): lambda g: g.fd.ops.full([2], 0, DataType.Int),
     ("sdpfa_bwd", "philox_offset"): lambda g: g.fd.ops.full([], 0, DataType.Int),
-    **dict.fromkeys(
-        [(op, "mat1") for op in GROUPED], lambda g: g.fd.ops.full([8, 4], 1.0, DataType.Float)
-    ),
-    **dict.fromkeys(
-        [(op, "mat2") for op in GROUPED], lambda g: g.fd.ops.full([4, 4, 8], 1.0, DataType.Float)
-    ),
-    **dict.fromkeys([(op, "offsets") for op in GROUPED], lambda g: g.column),
-    **dict.fromkeys(
-        [(op, name) for op in SCALED for name in ("scale1", "scale2")],
-        lambda g: g.fd.ops.full([], 1.0, DataType.Float),
-    ),
-    **dict.fromkeys(
-        [(op, "mat2") for op in ("scaled_mm", "scaled_product")],
-        lambda g: g.fd.ops.permute(g.t, [1, 0]),
-    ),
+    ("grouped_mm", "mat1"): lambda g: g.fd.ops.full([8, 4], 1.0, DataType.Float),
+    ("grouped_mm", "mat2"): lambda g: g.fd.ops.full([4, 4, 8], 1.0, DataType.Float),
+    ("grouped_mm", "offsets"): lambda g: g.column,
     **{(op, "index"): lambda g: g.column for op in OPS if op.startswith("index_")},
 }
 # Given though it could be left out.

@@ -314,13 +314,13 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
         DtypeError,
         "define_tensor: dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, "
         "Float8_e4m3fn, Float8_e5m2, Float8_e8m0fnu, Half, BFloat16, Float, Double, "
-        "ComplexFloat, ComplexDouble, Float4_e2m1fn, Float4_e2m1fn_x2), got str 'float'",
+        "ComplexFloat, ComplexDouble), got str 'float'",
     ),
     "complex": (
         lambda fd, t: fd.from_pytorch(X.to(torch.complex32)),
         DtypeError,
         "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float8_e4m3fn, "
-        "float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2, float16, bfloat16, float32, float64, "
+        "float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32, float64, "
         "complex64, complex128, got torch.complex32",
     ),
     "no tensor": (

@@ -183,7 +183,7 @@ def test_sizes_are_computed_by(run: Runner) -> None:
 NOT_ON_THE_HOST = {
     "one_plus_tanh", "erfinv", "erfcinv", "digamma", "ndtri", "sigmoid", "silu", "nextafter",
     "zeta", "logical_right_shift", "lerp", "threshold", "isneginf", "isposinf", "isreal", "real",
-    "imag", "complex", "pack_e2m1", "unpack_e2m1",
+    "imag", "complex",
 }  # fmt: skip
 
 
@@ -320,7 +320,7 @@ def test_a_device_without_tensors() -> None:
 
 def test_types_have_a_public_name() -> None:
     assert "torch_dtype_to_nvfuser_dtype" in thunder_fuser.__all__
-    for dtype in set(DataType) - {D.Float4_e2m1fn}:  # torch has only pairs of them
+    for dtype in DataType:
         assert torch_dtype_to_nvfuser_dtype(to_torch_dtype(dtype)) is dtype
     numbers = {bool: D.Bool, int: D.Int, float: D.Double, complex: D.ComplexDouble}
     assert {kind: torch_dtype_to_nvfuser_dtype(kind) for kind in numbers} == numbers

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -229,72 +228,6 @@ def test_products_of_groups(run: Runner, shapes: tuple, offsets: torch.dtype) ->
     run(build, [a, b, ends], [expected], tolerance=0.05)
 
 
-F8 = torch.float8_e4m3fn
-
-
-def ranks(groups: int, m: int, k: int, n: int) -> dict[str, tuple[Any, ...]]:
-    """For each kind of groups the sizes of mat1, mat2, and of the scales of rows and columns."""
-    return {
-        "of rows": ((m, k), (groups, k, n), (m, 1), (groups, 1, n)),
-        "of columns": ((groups, m, k), (k, n), (groups, m, 1), (1, n)),
-        "of summed elements": ((m, k), (k, n), (groups, m, 1), (groups, 1, n)),
-    }
-
-
-@pytest.mark.parametrize("sizes", [(16, 16, 16), (7, 5, 11)], ids=str)
-@pytest.mark.parametrize("scales", ["a number", "[1, 1, 1]", "rows"])
-@pytest.mark.parametrize("kind", ranks(1, 1, 1, 1))
-@pytest.mark.parametrize("dtype", [F8, torch.bfloat16, torch.float32], ids=str)
-def test_a_product_of_groups_with_scales(
-    run: Runner, dtype: torch.dtype, kind: str, scales: str, sizes: tuple[int, int, int]
-) -> None:
-    """The second group is empty."""
-    *shapes, one, two = ranks(3, *sizes)[kind]
-    if scales != "rows":
-        one = two = () if scales == "a number" else (1, 1, 1)
-    a, b = (rand(*shape, seed=at).to(dtype) for at, shape in enumerate(shapes))
-    s, t = (rand(*shape, seed=9 + at).abs() + 0.5 for at, shape in enumerate((one, two)))
-    grouped = sizes[("of rows", "of summed elements", "of columns").index(kind)]
-    ends = torch.tensor([2, 2, grouped], dtype=torch.int32)
-    plain = products(a.float(), b.float(), ends.tolist())
-    if scales != "rows":
-        expected = plain * s.reshape(()) * t.reshape(())
-    elif kind == "of summed elements":
-        expected = plain * s * t
-    else:
-        expected = products(a.float() * s, b.float() * t, ends.tolist())
-
-    def build(fd: FusionDefinition) -> None:
-        operands = map(fd.from_pytorch, (a, b, ends, s, t))
-        fd.add_output(fd.ops.grouped_mm(*operands, dtype=DataType.Float)[0])
-
-    run(build, [a, b, ends, s, t], [expected], tolerance=1e-5)
-
-
-@pytest.mark.parametrize("rows", [False, True], ids=["a tensor", "rows"])
-@pytest.mark.parametrize("dtype", [F8, torch.bfloat16], ids=str)
-def test_a_product_with_scales(run: Runner, dtype: torch.dtype, rows: bool) -> None:
-    a, b = rand(16, 32).to(dtype), rand(16, 32, seed=1).to(dtype)
-    shapes = ((16, 1), (1, 16)) if rows else ((), ())
-    one, two = (rand(*shape, seed=at).abs() + 0.5 for at, shape in enumerate(shapes))
-    bias = rand(16, seed=5)
-    product = ((a.float() * one) @ (b.t().float() * two)).float()
-
-    def build(fd: FusionDefinition) -> None:
-        x, y = fd.from_pytorch(a), fd.from_pytorch(b.t())
-        scales = [fd.define_tensor([-1] * s.dim(), True) for s in (one, two)]
-        offset = fd.from_pytorch(bias)
-        plain, no_scale, no_gamma = fd.ops.scaled_mm(x, y, *scales)
-        assert no_scale is None and no_gamma is None
-        fd.add_output(plain)
-        fd.add_output(
-            fd.ops.scaled_mm(x, y, *scales, 2.0, offset, beta=3.0, dtype=DataType.Float)[0]
-        )
-
-    run(build, [a, b.t(), one, two, bias], [product.bfloat16(), 2 * product + 3 * bias],
-        tolerance=0.05)  # fmt: skip
-
-
 # ---- what is refused
 
 REFUSED: dict[str, tuple[Callable[..., object], type[Exception], str]] = {
@@ -331,13 +264,6 @@ REFUSED: dict[str, tuple[Callable[..., object], type[Exception], str]] = {
     "groups": (
         lambda fd, t, h: fd.ops.grouped_mm(h, h, fd.define_tensor([-1], dtype=DataType.Int)),
         DefinitionError, "expected matrices, one of them with an axis of groups",
-    ),
-    "sums": (
-        lambda fd, t, h: fd.ops.scaled_product(t, t, t, t), DefinitionError, "scaled_product: exp",
-    ),
-    "scales": (
-        lambda fd, t, h: fd.ops.scaled_mm(t, fd.ops.permute(t, [1, 0]), t, t)[0],
-        DefinitionError, r"scale1: expected sizes \[3, 1\], got \[3, 4\]",
     ),
 }  # fmt: skip
 

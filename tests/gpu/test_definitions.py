@@ -13,7 +13,6 @@ import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition, torch_dtype_to_nvfuser_dtype
 from thunder_fuser.errors import InputError
-from thunder_fuser.runtime.eager.scaled import unpack_e2m1
 
 DEVICE = os.environ.get("FUSER_TEST_DEVICE", "cuda")
 pytestmark = [
@@ -86,37 +85,6 @@ def test_an_embedding_whose_options_are_arguments() -> None:
         expected = F.embedding(index.to(at), weight.to(at, copy=True), -2, 0.3, norm, True, True)
         (result,) = fd.execute([index, weight, -2, 0.3, norm, True, True])
         torch.testing.assert_close(result.to(at), expected)
-
-
-def test_packed_floats_are_cast() -> None:
-    packed = torch.arange(256, dtype=torch.uint8, device=DEVICE).repeat(64).reshape(128, 128)
-    x = packed.view(torch.float4_e2m1fn_x2)
-    with FusionDefinition() as fd:
-        numbers = fd.ops.cast(fd.from_pytorch(x), D.Float)
-        fd.add_output(numbers)
-        fd.add_output(fd.ops.cast(fd.ops.neg(numbers), D.Float4_e2m1fn))
-    wide, negated = fd.execute([x])
-    assert torch.equal(wide, unpack_e2m1(x))
-    assert torch.equal(torch.signbit(wide), torch.signbit(unpack_e2m1(x)))
-    assert torch.equal(negated.view(torch.uint8), packed ^ 0x88)
-
-
-def test_packed_floats_move() -> None:
-    """By numbers, in memory of either order, through a kernel that stores single ones."""
-    packed = torch.arange(256, dtype=torch.uint8, device=DEVICE).repeat(64).reshape(128, 128)
-    x = packed.view(torch.float4_e2m1fn_x2)
-    with FusionDefinition() as fd:
-        t, columns = fd.from_pytorch(x), fd.from_pytorch(x.t())
-        fd.add_output(fd.ops.reshape(fd.ops.slice(t, [0, 1], [128, 255]), [254, 128]))
-        fd.add_output(fd.ops.permute(t, [1, 0]))
-        fd.add_output(fd.ops.cast(fd.ops.permute(columns, [1, 0]), D.Float))
-        fd.add_output(fd.ops.segment_set(fd.ops.flip(columns, [0])), stride_order=[0, 1])
-    reshaped, turned, wide, flipped = fd.execute([x, x.t()])
-    numbers = unpack_e2m1(x)
-    assert torch.equal(unpack_e2m1(reshaped), numbers[:, 1:255].reshape(254, 128))
-    assert torch.equal(unpack_e2m1(turned), numbers.t())
-    assert torch.equal(wide, numbers)
-    assert torch.equal(unpack_e2m1(flipped.t()), numbers.flip(1))
 
 
 def test_the_device_of_a_call() -> None:

@@ -93,11 +93,7 @@ sizes, and numbers computed from them, through casts too; the value of a pad may
 Python's operators on values call `add`, `sub`, `mul`, `truediv`, `pow`, `neg`, `abs`, the bitwise
 operations, and the four comparisons of order. A constant that `define_scalar` makes with a type is
 as an argument of this type: where no tensor takes part, it decides the type of the result. Tensors
-without axes count for that type as others do, unlike in torch. Sizes of
-4-bit floats count floats, while torch's tensors count pairs of them: an argument of `Float4_e2m1fn`
-is defined by its floats, one of `Float4_e2m1fn_x2` by its pairs, as `from_pytorch` does, and both
-have floats then. Pairs lie along the axis that is fastest in memory, which must have an even size.
-Only `pack_e2m1` and `define_tensor(pairs=True)`, as definitions print, count pairs.
+without axes count for that type as others do, unlike in torch.
 """
 
 

@@ -466,7 +466,7 @@ MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
 
 
 # In opinfo_complex.py, and in test_quantized.py.
-APART = ("cast", "imag", "complex", "pack_e2m1", "unpack_e2m1")
+APART = ("cast", "imag", "complex")
 
 
 def samples() -> list[Sample]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 
 from helpers.opinfo import Sample, normal
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.frontend.kinds import Value
 from thunder_fuser.ir.frontend.language import Recorder
 
@@ -19,16 +18,9 @@ def _backward(fd: Recorder, grad: Value, *values: Value) -> tuple[Value, ...]:
 def torch_samples() -> list[Sample]:
     """All of them."""
     x, heads = normal(4, 8), [normal(1, 2, 4, 8, seed=at) for at in range(4)]
-    scales = (normal(1, 1), normal(1, 1, seed=2))
     return [
         Sample("grouped_mm", "rows", (x, normal(2, 8, 4), torch.tensor([1, 4])),
                lambda fd, a, b, ends: fd.ops.grouped_mm(a, b, ends), 16, 1e-5, False),
-        Sample("scaled_grouped_product", "rows",
-               (x, normal(2, 8, 4), torch.tensor([1, 4]), normal(4, 1), normal(2, 1, 4)),
-               lambda fd, *vs: fd.ops.scaled_grouped_product(*vs, dtype=DataType.Float),
-               16, 1e-5, False),
-        Sample("scaled_product", "floats", (x, normal(8, 3), *scales),
-               lambda fd, *vs: fd.ops.scaled_product(*vs, dtype=DataType.Float), 16, 1e-5, False),
         Sample("sdpfa_fwd", "causal", tuple(heads[:3]),
                lambda fd, *vs: fd.ops.sdpfa_fwd(*vs, is_causal=True)[:2], 16, 1e-5),
         Sample("sdpfa_bwd", "causal", tuple(heads), _backward, 64, 1e-5),

@@ -197,8 +197,7 @@ _SHIFTS = {"bitwise_left_shift", "bitwise_right_shift", "logical_right_shift"}
 
 
 def _rows(arity: int) -> list[str]:
-    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.arity == arity
-                 and r.rule not in (DtypeRule.PACK, DtypeRule.UNPACK)]
+    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.arity == arity]
     return [r.name for r in pointwise if r.name not in _COMPLEX]
 
 

@@ -117,13 +117,6 @@ def pieces(fd: FusionDefinition) -> Inputs:
     return [torch.ones(4, 8), torch.ones(8, 6), torch.ones(6, 6)]
 
 
-def packed(fd: FusionDefinition) -> Inputs:
-    """Packed floats are allocated as bytes."""
-    x = torch.zeros(4, 8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    fd.add_output(fd.ops.permute(fd.from_pytorch(x), [1, 0]))
-    return [x]
-
-
 def late() -> AbstractContextManager[Any]:
     return options(multi_device=MultiDeviceParams().with_(executor={"early": False}))
 
@@ -141,7 +134,6 @@ CASES: dict[str, tuple[Callable[[FusionDefinition], Inputs], Callable[[], Any], 
     "pipeline": (pipeline, lambda: lowered(overlap="always"), "cpu"),
     "no-pipeline": (pipeline, lambda: lowered(overlap="never"), "cpu"),
     "pieces": (pieces, nullcontext, "cpu"),
-    "packed": (packed, nullcontext, "cpu"),
 }
 
 

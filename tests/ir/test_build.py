@@ -171,7 +171,7 @@ def test_a_record_of_no_op() -> None:
 
 KNOWN = (
     "Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2, Float8_e8m0fnu, Half, "
-    "BFloat16, Float, Double, ComplexFloat, ComplexDouble, Float4_e2m1fn, Float4_e2m1fn_x2"
+    "BFloat16, Float, Double, ComplexFloat, ComplexDouble"
 )
 
 DTYPES: list[tuple[Build, str]] = [

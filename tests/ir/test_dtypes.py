@@ -14,17 +14,15 @@ from thunder_fuser.ir import dtypes
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
-PROMOTED = [dtype for dtype in DataType if not dtype.is_stored]
+PROMOTED = [dtype for dtype in DataType if not dtype.is_float8]
 
 
 @pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
 def test_facts_agree_with_torch(dtype: DataType) -> None:
-    """torch has only pairs of 4-bit floats."""
     theirs = to_torch_dtype(dtype)
-    is_half = dtype is DataType.Float4_e2m1fn
-    assert from_torch_dtype(theirs) is (DataType.Float4_e2m1fn_x2 if is_half else dtype)
+    assert from_torch_dtype(theirs) is dtype
     assert dtype.bytes == theirs.itemsize
-    assert (dtype.is_float or dtype.is_packed) == theirs.is_floating_point
+    assert dtype.is_float == theirs.is_floating_point
     assert dtype.is_complex == theirs.is_complex
     inexact = theirs.is_floating_point or theirs.is_complex
     assert dtype.is_int == (not inexact and theirs is not torch.bool)
@@ -49,7 +47,7 @@ def test_promotion_of_three_agrees_with_torch() -> None:
 
 @pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
 def test_sums_accumulate_in_a_wider_type(dtype: DataType) -> None:
-    if dtype.is_float or dtype.is_complex or dtype.is_packed:
+    if dtype.is_float or dtype.is_complex:
         assert dtype.accumulate is (DataType.Float if dtype.is_narrow else dtype)
     else:
         # torch sums bools and integers into int64
@@ -57,7 +55,7 @@ def test_sums_accumulate_in_a_wider_type(dtype: DataType) -> None:
         assert dtype.accumulate is from_torch_dtype(result)
 
 
-@pytest.mark.parametrize("a", [d for d in DataType if d.is_stored], ids=lambda d: d.short)
+@pytest.mark.parametrize("a", [d for d in DataType if d.is_float8], ids=lambda d: d.short)
 def test_8_bit_floats_do_not_promote(a: DataType) -> None:
     """Neither do torch's."""
     for b in DataType:  # also a complex one
@@ -85,7 +83,7 @@ def test_a_torch_dtype_the_fuser_does_not_have() -> None:
         from_torch_dtype(torch.complex32)
     assert str(error.value) == (
         "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float8_e4m3fn, "
-        "float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2, float16, bfloat16, float32, float64, "
+        "float8_e5m2, float8_e8m0fnu, float16, bfloat16, float32, float64, "
         "complex64, complex128, got torch.complex32"
     )
 

@@ -114,9 +114,8 @@ def test_python_asks_for_names_that_are_not_there() -> None:
 _COMPUTE = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCAN)
 _NAMED = {
     "bools": {DataType.Bool},
-    "floats below 16 bits": {d for d in DataType if d.is_stored},
-    "all but Float4_e2m1fn_x2 for arg": set(DataType),  # both operands have the type here
-    "floats": {d for d in DataType if d.is_float or d.is_packed},
+    "floats below 16 bits": {d for d in DataType if d.is_float8},
+    "floats": {d for d in DataType if d.is_float},
     "complex numbers": {d for d in DataType if d.is_complex},
     "real numbers": {d for d in DataType if not d.is_complex},
     "a condition that is no Bool": set(),

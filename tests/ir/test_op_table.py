@@ -26,7 +26,7 @@ from thunder_fuser.ir.rules.build import define
 from thunder_fuser.runtime.eager.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
-APART = ("cast", "imag", "complex", "pack_e2m1", "unpack_e2m1")
+APART = ("cast", "imag", "complex")
 POINTWISE = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name not in APART]
 REDUCTIONS = [row for row in OPS.values() if row.kind is OpKind.REDUCTION]
 
@@ -216,7 +216,7 @@ def _reduce(
     return define(fd.definition)
 
 
-@pytest.mark.parametrize("to", [d for d in DataType if not d.is_packed], ids=lambda d: d.short)
+@pytest.mark.parametrize("to", DataType, ids=lambda d: d.short)
 def test_a_sum_in_a_given_dtype(to: DataType) -> None:
     x = filled([2, 3, 4], torch.float32)
     (result,) = evaluate(_reduce(OPS["sum"], DataType.Float, [0], False, to), [x])

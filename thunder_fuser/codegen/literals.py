@@ -19,7 +19,6 @@ C_TYPES = {
     DataType.Float8_e4m3fn: "e4m3",
     DataType.Float8_e5m2: "e5m2",
     DataType.Float8_e8m0fnu: "e8m0",
-    **dict.fromkeys((DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2), "e2m1x2"),
     DataType.Half: "f16",
     DataType.BFloat16: "bf16",
     DataType.Float: "float",
@@ -36,8 +35,6 @@ def literal_text(literal: Literal, dtype: DataType) -> str:
         return "true" if value else "false"
     if dtype.is_complex:
         return f"{C_TYPES[dtype]}{{{literal_text(literal, dtype.real)}, 0}}"
-    if dtype.is_packed:
-        return f"{C_TYPES[dtype]}{{0}}"  # only a padding of 0 is possible
     if not dtype.is_float:
         return _integer_text(int(value), dtype)
     text = _float_text(float(value), dtype.compute)

@@ -32,8 +32,6 @@ class DataType(Enum):
     Double = ("f64", 8, "float", 12)
     ComplexFloat = ("c64", 8, "complex", 13)
     ComplexDouble = ("c128", 16, "complex", 14)
-    Float4_e2m1fn = ("e2m1", 1, "packed", 15)  # one number, in a kernel a byte of its own
-    Float4_e2m1fn_x2 = ("e2m1x2", 1, "packed", 16)  # two in a byte, as torch stores them
 
     Null: None  # no type, which is None: the op chooses
 
@@ -42,10 +40,8 @@ class DataType(Enum):
         self.is_int, self.is_float = kind == "int", kind == "float"
         self.is_complex = kind == "complex"
         self.is_half = self.is_float and size == 2  # stored, never computed in
-        self.is_float8 = self.is_float and size == 1  # only moved and cast
-        self.is_packed = kind == "packed"  # 4-bit floats, in bytes that torch cannot compute with
-        self.is_stored = self.is_float8 or self.is_packed  # has no arithmetic
-        self.is_narrow = self.is_half or self.is_stored  # kernels convert these to Float
+        self.is_float8 = self.is_float and size == 1  # only moved and cast: has no arithmetic
+        self.is_narrow = self.is_half or self.is_float8  # kernels convert these to Float
 
     @property
     def real(self) -> DataType:
@@ -83,14 +79,11 @@ class DataType(Enum):
 DataType.Null = None
 
 # The real types that ops compute with; shorter floats are only moved and cast.
-COMPUTED = tuple(d for d in DataType if not d.is_stored and not d.is_complex)
+COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
 
 
 def category(dtype: DataType) -> int:
-    """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion.
-    4 for 4-bit floats, which are never promoted."""
-    if dtype.is_packed:
-        return 4
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion."""
     return 3 if dtype.is_complex else 2 if dtype.is_float else int(dtype.is_int)
 
 
@@ -107,7 +100,7 @@ def promote(*dtypes: DataType) -> DataType:
 
 def _promote_two(a: DataType, b: DataType) -> DataType:
     pair = {a, b}
-    if len(pair) > 1 and (a.is_stored or b.is_stored):
+    if len(pair) > 1 and (a.is_float8 or b.is_float8):
         expected, do = "equal dtypes beside an 8-bit float", "cast to DataType.Float first"
         raise DtypeError("promote", expected=expected, got=f"{a.name}, {b.name}", do=do)
     if a.is_complex or b.is_complex:
@@ -130,13 +123,11 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 def fits(value: float, dtype: DataType) -> bool:
     """Whether a type holds a real number, after rounding or cutting off the fraction.
 
-    As in torch, UInt8 also takes -255 to -1, modulo 256. No literal is a 4-bit float.
+    As in torch, UInt8 also takes -255 to -1, modulo 256.
 
     >>> fits(300, DataType.Int8), fits(-1, DataType.UInt8), fits(float("nan"), DataType.Int)
     (False, True, False)
     """
-    if dtype.is_packed:
-        return False
     if not dtype.is_int:
         return isinstance(value, float) or fits(value, DataType.Int)
     if isinstance(value, float):

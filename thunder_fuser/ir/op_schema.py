@@ -53,8 +53,6 @@ class DtypeRule(Enum):
     INTEGER = "integer"  # promoted; only integers and bools are taken
     REAL = "real"  # as SAME; complex operands give the type of their parts
     COMPLEX = "complex"  # operands become one float type; the result is complex
-    PACK = "pack"  # operands become Float; the result is Float4_e2m1fn_x2
-    UNPACK = "unpack"  # operands Float4_e2m1fn_x2 and Int32; the result is Float4_e2m1fn
     SELECT = "select"  # first operand Bool, the others promoted and kept in their own type
     KEEP = "keep"  # the operand's own type, untouched
     ACCUMULATE = "accumulate"  # sums: half to Float, integers to Int; `dtype` overrides

@@ -86,8 +86,6 @@ bitwise_xor: Bits that exactly one of them has.
 bitwise_left_shift: lhs * 2**rhs, in the bits of its type.
 bitwise_right_shift: lhs shifted right by rhs bits; the sign stays.
 logical_right_shift: lhs shifted right by rhs bits; zeros come in from the left.
-unpack_e2m1: The first or the second 4-bit float of each pair, for a place of 0 or 1.
-pack_e2m1: lhs and rhs as a pair of 4-bit floats, lhs in the low bits; at most 6, also for NaN.
 where: a where the condition is true, else b.
 lerp: start + weight * (end - start).
 clamp: x, but at least min and at most max.
@@ -127,8 +125,6 @@ cummin: The least of all elements up to each one, along dim.
 matmul: The matrix product; streams: an axis of the result, and its pieces, each on a stream.
 linear: arg @ weight.T + bias; streams: as of matmul.
 grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
-scaled_product: (mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
-scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.
 sdpfa_fwd: (attention of [*batch, H, L, E], its logsumexp, the seed and the offset of its dropout).\
  attn_mask is added to the scores. The result lies in memory as query does.
 sdpfa_bwd: The gradients of query, key and value, from arguments and results of sdpfa_fwd.

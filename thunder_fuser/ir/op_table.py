@@ -218,9 +218,6 @@ _ROWS = (
     _binary("bitwise_right_shift", _I, "shift_right_arith", bools=False),
     _binary("logical_right_shift", _I, "shift_right_logical", "logical_right_shift(a, b)",
             bools=False),
-    _binary("pack_e2m1", DtypeRule.PACK, "pack_e2m1_", "pack_e2m1(a, b)", cost=2),
-    _pointwise("unpack_e2m1", "arg, place", DtypeRule.UNPACK, "unpack_e2m1_", "unpack_e2m1(a, b)",
-               cost=2),
     # ---- ternary
     _pointwise("where", "condition, a, b", DtypeRule.SELECT, "({0} ? {1} : {2})"),
     _pointwise("lerp", "start, end, weight", _F, "lerp_"),
@@ -276,10 +273,6 @@ _ROWS = (
     # ---- one torch call
     _external("matmul", "a, b, streams=None", 2, "torch.matmul(a, b)"),
     _external("grouped_mm", "mat1, mat2, offsets", 3, "grouped_mm(a, b, c)"),
-    _external("scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
-              "scaled_product(a, b, c, d, own)"),
-    _external("scaled_grouped_product", "mat1, mat2, offsets, scale1, scale2, dtype=None", 5,
-              "scaled_grouped_product(operands, own)"),
     _external("sdpfa_fwd", f"query, key, value, {_ATTENTION}", 4,
               "attention(operands, dropout_p, is_causal, scale)",
               None, DataType.Float, DataType.Int, DataType.Int,

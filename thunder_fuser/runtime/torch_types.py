@@ -26,7 +26,6 @@ _TORCH = {
     DataType.Float8_e4m3fn: torch.float8_e4m3fn,
     DataType.Float8_e5m2: torch.float8_e5m2,
     DataType.Float8_e8m0fnu: torch.float8_e8m0fnu,
-    **dict.fromkeys((DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2), torch.float4_e2m1fn_x2),
     DataType.Half: torch.float16,
     DataType.BFloat16: torch.bfloat16,
     DataType.Float: torch.float32,

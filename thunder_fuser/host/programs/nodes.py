@@ -77,15 +77,13 @@ class HostNode:
 
 @dataclass(frozen=True, slots=True)
 class Allocate(HostNode):
-    """Memory for a value. Packed floats are allocated as bytes, since torch cannot fill them, as
-    its deterministic mode does."""
+    """Memory for a value."""
 
     MAKES = ("name",)
     name: str
     sizes: Ints
     strides: Ints
     dtype: torch.dtype
-    is_packed: bool = False
 
     @property
     def in_c(self) -> str:
@@ -97,8 +95,7 @@ class Allocate(HostNode):
 
     def __str__(self) -> str:
         where, word = f"{self.sizes!r}, {self.strides!r}", str(self.dtype).removeprefix("torch.")
-        stored, view = ("uint8", f".view({word})") if self.is_packed else (word, "")
-        return f"{self.name} = empty_strided({where}, dtype={stored}, device=device){view}"
+        return f"{self.name} = empty_strided({where}, dtype={word}, device=device)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,6 +245,6 @@ def _functions_in_c(
     for node in nodes:
         if isinstance(node, LaunchKernel):
             functions[node.in_c] = launchers[node.number].in_c
-        elif isinstance(node, Allocate) and not node.is_packed:
+        elif isinstance(node, Allocate):
             functions[node.in_c] = empty_in_c(node.sizes, node.strides, node.dtype, device)
     return {name: function for name, function in functions.items() if function is not None}

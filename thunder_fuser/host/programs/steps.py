@@ -126,8 +126,7 @@ def _allocate(
     view = segmented.fusion.tensors[name]
     sizes = view.sizes if shape is None else shape
     strides = strides if shape is None else contiguous_strides(shape)
-    dtype = to_torch_dtype(view.dtype)
-    return Allocate(target or name, sizes, strides, dtype, is_packed=view.dtype.is_packed)
+    return Allocate(target or name, sizes, strides, to_torch_dtype(view.dtype))
 
 
 def _result_shapes(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:

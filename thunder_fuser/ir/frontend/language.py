@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from thunder_fuser.errors import DefinitionError, UnknownOpError, shown
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, held, of_number
-from thunder_fuser.ir.frontend import kinds, packed
+from thunder_fuser.ir.frontend import kinds
 from thunder_fuser.ir.frontend.composites import Composites
 from thunder_fuser.ir.frontend.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.frontend.values import Tensor
@@ -52,8 +52,6 @@ class Recorder:
         self._made = 0  # the number of values
         self._given = 0  # the number of arguments
         self.complex_at: set[int] = set()  # the arguments that are taken apart
-        self._apart: dict[str, Tensor] = {}  # the numbers of packed tensors that an op took
-        self._has_float4 = False  # whether a value may be of 4-bit floats
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -100,7 +98,6 @@ class Recorder:
         static_sizes: bool = False,
         donated: bool = False,
         imag: bool = False,
-        pairs: bool = False,
     ) -> Tensor:
         """An input tensor.
 
@@ -109,8 +106,7 @@ class Recorder:
         An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
         `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
         which the caller no longer needs and which shares no memory with other arguments; see
-        segment/donate.py. imag: see define_scalar. pairs: sizes of the result count pairs of 4-bit
-        floats, as definitions print; else floats, as the shape of a Float4_e2m1fn does.
+        segment/donate.py. imag: see define_scalar.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -127,24 +123,17 @@ class Recorder:
         if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
         order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
-        along = order.index(0) if dtype.is_packed and rank else None
-        if dtype is packed.NUMBERS and along is not None:
-            shape, fixed = packed.in_memory(along, shape, fixed)
-        if along is not None and shape[along] == 1 and contiguity and contiguity is not True:
-            contiguity = [*contiguity[:-1], None]  # one pair is a broadcast axis
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
-            "dtype": packed.PAIRS if dtype.is_packed else dtype,
+            "dtype": dtype,
             "is_cpu": is_cpu,
             "stride_order": order,
             "donated": donated or None,
             "imag": imag or None,
-            "pairs": dtype.is_packed or None,
             "strides": None if fixed is None else tuple(fixed),
         }
-        tensor: Tensor = self._argument("define_tensor", attrs)
-        return tensor if pairs or along is None else packed.Packed(tensor.name, self, along)
+        return self._argument("define_tensor", attrs)  # type: ignore[no-any-return]
 
     @checked
     def define_scalar(
@@ -241,15 +230,12 @@ class Recorder:
         """Marks a result. It is returned in this stride order or shape, or written into
         `alias_input`. shares: a reshape of an argument may be a view of it. apart: the result has
         memory of its own, where its value is also written into an argument."""
-        if self._has_float4:
-            output, stride_order = packed.result_of(output, alias_input, stride_order)
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
         if stride_order:
             attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
-            target = alias_input.pairs if isinstance(alias_input, packed.Packed) else alias_input
-            attrs["alias"] = self.operand(target, "add_output", "alias_input")
+            attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
         if shape is not None:
             attrs["shape"] = tuple(shape)
         if shares:
@@ -270,7 +256,6 @@ class Recorder:
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
         names = tuple(f"{letter}{self._made + at}" for at in range(results))
         self._made += results
-        self._has_float4 |= attrs.get("dtype") in packed.FLOAT4 or op == "pack_e2m1"
         recorded = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, recorded))
         values = tuple(kind(name, self) for name in names)
@@ -291,10 +276,6 @@ class Recorder:
             value = self._complex(value, DataType.ComplexDouble)
         if isinstance(value, Constant):
             value = self._constant(value, call)
-        if isinstance(value, packed.Packed) and value.owner is self:
-            if value.name not in self._apart:  # its first use
-                self._apart[value.name] = packed.numbers_of(value)
-            value = self._apart[value.name]
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:
@@ -331,11 +312,6 @@ class Ops(Composites):
                   if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
             values = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", values[0])
-        pack = values[0] if row.name == "permute" and isinstance(values[0], packed.Packed) else None
-        if pack is not None:
-            values = [pack.pairs]
-        if row.name.startswith("scaled_"):
-            values[:2] = packed.along_sums(row.name, values[:2])
         inputs = tuple(
             self._fd.operand(value, row.name, row.operand_name(at))
             for at, value in enumerate(values)
@@ -346,8 +322,7 @@ class Ops(Composites):
             )
             for name, value in bound.items()
         }
-        result = self._fd.call(row.name, inputs, attrs)
-        return result if pack is None else pack.permuted(result)
+        return self._fd.call(row.name, inputs, attrs)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
         """An attribute with scalars of the definition replaced by their names."""

@@ -55,8 +55,6 @@ _SHAPES: dict[str | OpKind, str] = {
     "matmul": "as of torch.matmul",
     "linear": "that of arg, with the first size of weight in place of the last one",
     "grouped_mm": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
-    "scaled_product": "[m, n]",
-    "scaled_grouped_product": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
     "sdpfa_fwd": "[*batch, H, L, the last size of value], [*batch, H, L], [2], []",
     "sdpfa_bwd": "those of query, key and value",
     "embedding_backward": "[num_weights, the last size of grad]",
@@ -74,8 +72,6 @@ _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.INTEGER: "{common}",
     DtypeRule.REAL: "that of x, of its parts if it is complex" + _HALF,
     DtypeRule.COMPLEX: "ComplexDouble if an operand is a Double, else ComplexFloat",
-    DtypeRule.PACK: "Float4_e2m1fn_x2",
-    DtypeRule.UNPACK: "Float4_e2m1fn",
     DtypeRule.SELECT: "the common type of a and b",
     DtypeRule.KEEP: "that of {source}",
     DtypeRule.ACCUMULATE: "that of arg" + _HALF + _COUNTED,
@@ -84,8 +80,6 @@ _TYPES: dict[str | DtypeRule, str] = {
     "max": "that of arg",
     "min": "that of arg",
     "iota": "dtype, by default Int",
-    "scaled_product": "dtype, by default BFloat16",
-    "scaled_grouped_product": "dtype, by default BFloat16",
     "uniform": "dtype, by default Float",
     "normal": "dtype, by default Float",
     "cumsum": "that of arg" + _COUNTED,
@@ -106,8 +100,6 @@ _REFUSED: dict[str | OpKind, str] = {
     "matmul": "operands of several types",
     "linear": "operands of several types",
     "grouped_mm": "matrices of several types, and offsets that are neither Int nor Int32",
-    "scaled_product": "scales that are no Float, nor those of blocks",
-    "scaled_grouped_product": "scales that are no Float, nor those of blocks, and as grouped_mm",
     "sdpfa_fwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "sdpfa_bwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "embedding_backward": "a grad that is no float, or " + _INDEX,
@@ -197,8 +189,6 @@ def refused(row: Op) -> str:
         return "a condition that is no Bool"
     if row.rule is DtypeRule.ATTRIBUTE:
         return ""
-    if row.rule is DtypeRule.UNPACK:
-        return "all but Float4_e2m1fn_x2 for arg"
     has_complex = row.rule is DtypeRule.ACCUMULATE if collects else bool(row.c_complex)
     unsupported = ["real numbers"] * (not row.c and not collects)
     unsupported += ["complex numbers"] * (not has_complex and row.rule is not DtypeRule.LOGICAL)

@@ -1013,28 +1013,6 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
             bools and floats.
         """
-    def pack_e2m1(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """lhs and rhs as a pair of 4-bit floats, lhs in the low bits; at most 6, also for NaN.
-
-        Shape: that of the operands, which are broadcast as in torch.
-        Type: Float4_e2m1fn_x2.
-
-        lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
-
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and floats below 16 bits.
-        """
-    def unpack_e2m1(self, arg: Value | Constant | float, place: Value | Constant | float) -> Tensor:
-        """The first or the second 4-bit float of each pair, for a place of 0 or 1.
-
-        Shape: that of the operands, which are broadcast as in torch.
-        Type: Float4_e2m1fn.
-
-        arg, place: a tensor, a scalar or a real number, an integer one of 64 bits.
-
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for all but
-            Float4_e2m1fn_x2 for arg.
-        """
     def where(
         self,
         condition: Value | Constant | float,
@@ -1112,8 +1090,7 @@ class OpMethods:
 
         arg: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
@@ -1384,8 +1361,7 @@ class OpMethods:
         shape: a list of integers and scalars.
         fill_value: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
@@ -1404,8 +1380,7 @@ class OpMethods:
         length: an integer of 64 bits, or a scalar.
         start, step: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for the dtype Bool.
         """
@@ -1427,8 +1402,7 @@ class OpMethods:
             bits.
         shape: a list of integers and scalars.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for a dtype other
             than floats of 16 bits or more.
@@ -1451,8 +1425,7 @@ class OpMethods:
             64 bits.
         shape: a list of integers and scalars.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for a dtype other
             than floats of 16 bits or more.
@@ -1489,8 +1462,7 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim, short: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
@@ -1515,8 +1487,7 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
@@ -1541,8 +1512,7 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
@@ -1567,8 +1537,7 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
@@ -1649,49 +1618,6 @@ class OpMethods:
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for matrices of
             several types, and offsets that are neither Int nor Int32.
-        """
-    def scaled_product(
-        self,
-        mat1: Value,
-        mat2: Value,
-        scale1: Value,
-        scale2: Value,
-        dtype: DataType | None = None,
-    ) -> Tensor:
-        """(mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
-
-        Shape: [m, n].
-        Type: dtype, by default BFloat16.
-
-        mat1, mat2, scale1, scale2: a tensor.
-        dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
-
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
-            no Float, nor those of blocks.
-        """
-    def scaled_grouped_product(
-        self,
-        mat1: Value,
-        mat2: Value,
-        offsets: Value,
-        scale1: Value,
-        scale2: Value,
-        dtype: DataType | None = None,
-    ) -> Tensor:
-        """As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.
-
-        Shape: [m, n], or [groups, m, n] if mat1 and mat2 are matrices.
-        Type: dtype, by default BFloat16.
-
-        mat1, mat2, offsets, scale1, scale2: a tensor.
-        dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
-            Float4_e2m1fn, Float4_e2m1fn_x2).
-
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
-            no Float, nor those of blocks, and as grouped_mm.
         """
     def sdpfa_fwd(
         self,

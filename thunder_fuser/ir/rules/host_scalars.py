@@ -132,7 +132,7 @@ def computed(
 ) -> Number | None:
     """The result of an op on numbers; None if an operand, or the op, is not known."""
     function = _FUNCTIONS.get(record.op)
-    is_held = not dtype.is_stored and not dtype.is_complex
+    is_held = not dtype.is_float8 and not dtype.is_complex
     if function is None or not is_held or any(o is None or math.isnan(o) for o in operands):
         return None
     try:

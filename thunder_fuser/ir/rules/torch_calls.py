@@ -4,8 +4,6 @@
     topk(T0[8, 50], k=4)                                              ->  [8, 4], [8, 4]
     scatter(T0[m, n], T1[k, n], T2[k, n], dim=0)                      ->  [m, n]
     grouped_mm(T0[m, k], T1[g, k, n], T2[g])                          ->  [m, n]
-    scaled_product(T0[m, k], T1[k, n], T2[m, 1], T3[1, n])            ->  [m, n]
-    scaled_grouped_product(T0[m, k], T1[g, k, n], T2[g], T3, T4)      ->  [m, n]
     sdpfa_fwd(T0[n, h, l, e], T1[n, h, s, e], T2[n, h, s, v])  ->  [n, h, l, v], [n, h, l], [2], []
 """
 
@@ -26,13 +24,8 @@ from thunder_fuser.ir.rules.indexed import (
 )
 from thunder_fuser.ir.rules.shapes import SizesOf, matmul, may_be_equal, normalise_axis
 from thunder_fuser.ir.rules.type_rules import check_literals
-from thunder_fuser.ir.scalar import Scalar, const, product
+from thunder_fuser.ir.scalar import Scalar, const
 
-# {type of elements: (type of scales, numbers in a block, numbers in an element)}
-_OF_BLOCKS = {
-    DataType.Float4_e2m1fn_x2: (DataType.Float8_e4m3fn, 16, 2),
-    DataType.Float8_e4m3fn: (DataType.Float8_e8m0fnu, 32, 1),
-}
 _ATTENDS = (DataType.Half, DataType.BFloat16, DataType.Float)
 
 
@@ -87,7 +80,7 @@ def _with_size(shape: Extents, dim: int, size: Scalar) -> Extents:
 
 def _check_ordered(record: OpRecord, view: TensorView) -> None:
     """DtypeError for complex numbers, which have no order, and for 8-bit floats."""
-    if view.dtype.is_complex or view.dtype.is_stored:
+    if view.dtype.is_complex or view.dtype.is_float8:
         expected = "real numbers of a type with arithmetic"
         raise DtypeError(f"ops.{record.op}: arg", expected=expected, got=view.dtype.name)
 
@@ -146,7 +139,7 @@ def _embedding_backward(record: OpRecord, operands: list[TensorView]) -> Extents
     return (const(count), grad.shape[-1])
 
 
-# ---- grouped and scaled products
+# ---- grouped products
 
 
 def _grouped_mm(record: OpRecord, operands: list[TensorView]) -> Extents:
@@ -164,84 +157,6 @@ def _grouped_mm(record: OpRecord, operands: list[TensorView]) -> Extents:
     groups = b[0] if len(b) == 3 else a[0] if len(a) == 3 else offsets[0]
     _check_shape(record, "offsets", offsets, [groups])
     return (groups,) * (len(a) == len(b)) + (a[-2], b[-1])
-
-
-def _scaled_grouped_product(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """As grouped_mm, with a scale for each whole tensor, for each row of mat1 and column of mat2,
-    or, if groups are of rows, for each block."""
-    result = _grouped_mm(record, operands[:3])
-    a, b, offsets = (view.shape for view in operands[:3])
-    if all(view.dtype.is_float8 for view in operands[3:]):
-        _check_tiles_of_groups(record, operands)
-        return result
-    both, unit = (offsets[0],) * (len(a) == len(b)), const(1)
-    rows, columns = (*both, *a[:-1], unit), (*both, *b[:-2], unit, b[-1])
-    for name, view, each in zip(("scale1", "scale2"), operands[3:], (rows, columns), strict=True):
-        _check_scale(record, name, view, each)
-    return result
-
-
-def _scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """A scale for each whole tensor, for each row of mat1 and column of mat2, or for each block."""
-    a, b = (view.shape for view in operands[:2])
-    if (len(a), len(b)) != (2, 2) or not may_be_equal(a[-1:], b[:1]):
-        expected = "matrices [m, k] and [k, n]"
-        raise record.error("", expected, f"{_text(a)} and {_text(b)}")
-    unit = const(1)
-    rows = ("scale1", operands[2], a[0], (a[0], unit)), ("scale2", operands[3], b[1], (unit, b[1]))
-    is_of_blocks = all(view.dtype.is_float8 for view in operands[2:])
-    for name, view, count, each in rows:
-        if is_of_blocks:
-            _check_tiles(record, name, view, operands[:2], count)
-        else:
-            _check_scale(record, name, view, each)
-    return (a[0], b[1])
-
-
-def _check_tiles_of_groups(record: OpRecord, operands: list[TensorView]) -> None:
-    """scale1 has the tiles of one group of rows after the other, scale2 those of each mat2."""
-    (a, b), (scale1, scale2) = operands[:2], operands[3:]
-    if (len(a.shape), len(b.shape)) != (2, 3):
-        expected = "groups of rows, mat1 [m, k] and mat2 [groups, k, n], where scales are of blocks"
-        raise record.error("", expected, f"ranks {len(a.shape)}, {len(b.shape)}")
-    columns = _whole_tiles(record, "scale1", scale1, (a, b), a.shape[0])[1]
-    if len(scale1.shape) != 2 or not may_be_equal(scale1.shape[1:], [columns]):
-        raise record.error("scale1", f"rows of {columns} scales, in tiles", _text(scale1.shape))
-    each = product(_whole_tiles(record, "scale2", scale2, (a, b), b.shape[2]))
-    if not may_be_equal([product(scale2.shape)], [b.shape[0] * each]):
-        expected = f"{each} scales for each group, in tiles"
-        raise record.error("scale2", expected, _text(scale2.shape))
-
-
-def _check_scale(record: OpRecord, name: str, view: TensorView, each: Extents) -> None:
-    if view.dtype is not DataType.Float:
-        raise DtypeError(f"{record.op}: {name}", expected="Float", got=view.dtype.name)
-    if any(size is not const(1) for size in view.shape):
-        _check_shape(record, name, view.shape, each)
-
-
-def _check_tiles(
-    record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
-) -> None:
-    """Scales of blocks fill whole tiles of 128 rows and 4 columns."""
-    wanted = _whole_tiles(record, name, view, operands, rows)
-    if not may_be_equal([product(view.shape)], [product(wanted)]):
-        raise record.error(name, f"{wanted[0]} x {wanted[1]} scales, in tiles", _text(view.shape))
-
-
-def _whole_tiles(
-    record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
-) -> list[Scalar]:
-    """The rows and columns of scales in whole tiles, for so many rows of the operands' type;
-    DtypeError if the scales have another type."""
-    dtype, block, packed = _OF_BLOCKS.get(operands[0].dtype, (None, 1, 1))
-    if view.dtype is not dtype or operands[1].dtype is not operands[0].dtype:
-        known = ", ".join(f"{scale.name} for {of.name}" for of, (scale, *_) in _OF_BLOCKS.items())
-        types = " and ".join(operand.dtype.name for operand in operands)
-        got = f"{view.dtype.name} for {types}"
-        raise DtypeError(f"{record.op}: {name}", expected=f"Float, or {known}", got=got)
-    columns = (operands[0].shape[-1] * packed + (block - 1)) // block
-    return [(rows + 127) // 128 * 128, (columns + 3) // 4 * 4]
 
 
 # ---- attention
@@ -314,8 +229,6 @@ _CALLS: dict[str, Callable[[OpRecord, list[TensorView]], Extents]] = {
     "matmul": _product,
     "linear": _product,
     "grouped_mm": _grouped_mm,
-    "scaled_product": _scaled_product,
-    "scaled_grouped_product": _scaled_grouped_product,
     **dict.fromkeys(("scatter", "scatter_add"), _write),
     **dict.fromkeys(("index_add", "index_copy", "index_put", "index_put_accumulate"), _write),
     "embedding_backward": _embedding_backward,

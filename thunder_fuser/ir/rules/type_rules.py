@@ -46,8 +46,6 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
         return [requested or source_type.accumulate]
     if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
         return [requested or source_type]
-    if record.op in ("scaled_product", "scaled_grouped_product"):
-        return [requested or DataType.BFloat16]
     return [source_type if dtype is None else dtype for dtype in row.results]
 
 
@@ -91,12 +89,7 @@ def _pointwise_types(
     if rule is DtypeRule.SELECT:
         common = common_type(operands[1:])
         return [DataType.Bool, common, common], common
-    if rule is DtypeRule.UNPACK:
-        return [DataType.Float4_e2m1fn_x2, DataType.Int32], DataType.Float4_e2m1fn
     common = common_type(operands).compute
-    if rule is DtypeRule.PACK:
-        kept = common if common.is_complex else DataType.Float
-        return [kept] * count, DataType.Float4_e2m1fn_x2
     if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
         common = DataType.Float
     if rule is DtypeRule.COMPARE:
@@ -119,16 +112,6 @@ def common_type(operands: Sequence[Typed]) -> DataType:
     return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
-def check_cast(source: Typed, to: DataType) -> None:
-    """DtypeError for pairs of 4-bit floats, and for what has no axis of pairs or is complex."""
-    alone = to.is_packed and (source.is_scalar or source.dtype.is_complex)
-    if alone or DataType.Float4_e2m1fn_x2 in (source.dtype, to):
-        expected = "a type of which each element is one number"
-        got = f"{source.dtype.name} to {to.name}"
-        do = "take pairs apart by ops.unpack_e2m1; cast no scalars and complex numbers to 4 bits"
-        raise DtypeError("ops.cast", expected=expected, got=got, do=do)
-
-
 def check_collected(record: OpRecord, view: TensorView) -> None:
     """DtypeError for unsupported reductions and scans: complex numbers have sums but no maximum."""
     _check_computes(record, [view])
@@ -142,18 +125,10 @@ def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeErro
 
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DtypeError for arithmetic on floats below 16 bits, which torch does not have either."""
-    if record.op == "cast":
-        check_cast(views[0], record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         return
-    if record.row.rule is DtypeRule.UNPACK:
-        packed, place = (view.dtype for view in views)
-        if packed is not DataType.Float4_e2m1fn_x2 or not place.is_int:
-            expected = "Float4_e2m1fn_x2, and integers"
-            raise _error(record, expected, f"{packed.name}, {place.name}")
-        return
     for dtype in (view.dtype for view in views):
-        if dtype.is_stored:
+        if dtype.is_float8:
             do = "cast to DataType.Float first"
             raise _error(record, "a type with arithmetic", dtype.name, do)
 

@@ -37,7 +37,7 @@ from thunder_fuser.ir.record import (
 from thunder_fuser.ir.rules.communication import devices, is_communication
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.eager import scaled, torch_calls
+from thunder_fuser.runtime.eager import torch_calls
 from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"
@@ -113,8 +113,6 @@ def _result(fusion: Fusion, output: Output, value: torch.Tensor) -> torch.Tensor
 
 
 def _copy(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    if value.dtype is torch.float4_e2m1fn_x2:  # torch cannot fill them: host/programs
-        return _copy(value.view(torch.uint8), strides).view(value.dtype)
     memory = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return memory.copy_(value)
 
@@ -183,14 +181,7 @@ class Evaluator:
             return operands[0]  # torch reads an empty list of axes as all axes
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
-        packed = [operand.dtype is torch.float4_e2m1fn_x2 for operand in operands]
         into = self.tensors[record.outputs[0]].dtype
-        if record.op == "cast" and (any(packed) or into.is_packed):
-            return scaled.cast_e2m1(operands[0], self._dtype(into))
-        if any(packed) and into.is_packed and record.row.kind is not OpKind.EXTERNAL:
-            pairs = zip(operands, packed, strict=True)
-            as_bytes = [x.view(torch.uint8) if is_packed else x for x, is_packed in pairs]
-            return self._call(record, as_bytes).view(torch.float4_e2m1fn_x2)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
         scope = {**names, **attrs, **letters, "operands": operands, "own": to_torch_dtype(into)}
         return eval(_code(record.op), _SCOPE, scope)
@@ -275,10 +266,8 @@ def _literal_dtype(
         return result
     if rule is DtypeRule.COMPLEX:
         return result.real
-    if rule is DtypeRule.PACK:
-        return DataType.Float
     as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
-    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP, DtypeRule.UNPACK) or as_given:
+    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
         return of_number(literal.value)
     if record.op == "iota":
         return result.compute
@@ -359,10 +348,6 @@ _SCOPE: dict[str, object] = {
     "attention": torch_calls.attention,
     "attention_backward": torch_calls.attention_backward,
     "grouped_mm": torch_calls.grouped_mm,
-    "pack_e2m1": scaled.pack_e2m1,
-    "unpack_e2m1": lambda pairs, place: torch.where(place == 0, pairs & 15, pairs >> 4),
-    "scaled_product": scaled.scaled_product,
-    "scaled_grouped_product": scaled.scaled_grouped_product,
     "logical_right_shift": _logical_right_shift,
     "erfcinv": _erfcinv,
     "broadcast": _broadcast,

@@ -1,11 +1,10 @@
-// provides: e4m3 e5m2 e8m0 e2m1x2 pack_e2m1_ unpack_e2m1_
+// provides: e4m3 e5m2 e8m0
 // needs: device bits half_bits convert
 // 8-bit floats, storage only: sign, exponent of 4 or 5 bits, mantissa of 3 or 2. The hardware rounds
 // to them from sm_89 on, in a third of the instructions; integers do it everywhere.
 struct e4m3 { unsigned char bits; };  // no infinities: what is too large is NaN (127)
 struct e5m2 { unsigned char bits; };  // the upper half of an f16
 struct e8m0 { unsigned char bits; };  // the exponent of a float, a power of two; 255 is NaN
-struct e2m1x2 { unsigned char bits; };  // two floats of 4 bits, the first one in the low bits
 
 // A finite float's magnitude, rounded to nearest even.
 template <unsigned MANTISSA, unsigned BIAS> DEVICE unsigned round_to_float8(unsigned magnitude) {
@@ -45,23 +44,6 @@ DEVICE unsigned char float_to_e8m0(float value) {
   const unsigned rounded = exponent + (rest >= 0x400000u + (exponent == 0));
   return static_cast<unsigned char>(exponent == 255 ? 255 : rounded);
 }
-DEVICE unsigned float_to_e2m1(float value) {
-  const unsigned bits = float_bits(value), code = round_to_float8<1, 1>(bits & 0x7fffffffu);
-  return (code > 7u ? 7u : code) | (bits >> 28 & 8u);
-}
-DEVICE e2m1x2 pack_e2m1_(float low, float high) {
-  return e2m1x2{static_cast<unsigned char>(float_to_e2m1(low) | float_to_e2m1(high) << 4)};
-}
-// The low one at place 0, alone in its byte, in the low bits.
-DEVICE e2m1x2 unpack_e2m1_(e2m1x2 value, int place) {
-  return e2m1x2{static_cast<unsigned char>(place == 0 ? value.bits & 15 : value.bits >> 4)};
-}
-// A single one. The magnitude's bits are the float's, of which the exponent is 126 too small.
-DEVICE float widen(e2m1x2 value) {
-  const unsigned code = value.bits;
-  const float size = float_of_bits((code & 7u) << 22) * 8.507059173023462e37f;
-  return float_of_bits(float_bits(size) | (code & 8u) << 28);
-}
 DEVICE float widen(e4m3 value) {
   const unsigned magnitude = value.bits & 0x7fu;  // as a float, its exponent is 120 too small
   const unsigned scaled = float_bits(float_of_bits(magnitude << 20) * 1.329227995784916e36f);
@@ -78,11 +60,6 @@ DEVICE float widen(e8m0 value) {
 template <> struct Narrow<e4m3> {
   template <typename From> static DEVICE e4m3 from(From value) {
     return e4m3{float_to_e4m3(static_cast<float>(value))};
-  }
-};
-template <> struct Narrow<e2m1x2> {
-  template <typename From> static DEVICE e2m1x2 from(From value) {
-    return e2m1x2{static_cast<unsigned char>(float_to_e2m1(static_cast<float>(value)))};
   }
 };
 template <> struct Narrow<e5m2> {
