@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and grouped products of definitions, by torch's kernels for a GPU."""
+"""Attention of definitions, by torch's kernels for a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser import FusionDefinition
 from thunder_fuser.explain.jitted import final_traces, jit
 
 pytestmark = [
@@ -56,49 +56,6 @@ def test_attention(rank: int, lies: str, mask: str, keys: int) -> None:
         torch.testing.assert_close(mine.double(), right, atol=3e-2, rtol=3e-2)
     kept = made[0] if lies != "columns" else made[0].contiguous()
     assert found[0].stride() == kept.stride()
-
-
-GROUPS = {
-    "of rows": ("m", ((0, 1), (3, 1, 2)), ((0, None), (3, None, 2))),
-    "of columns": ("n", ((3, 0, 1), (1, 2)), ((3, 0, None), (None, 2))),
-    "of summed elements": ("k", ((0, 1), (1, 2)), ((3, 0, None), (3, None, 2))),
-}
-
-
-@pytest.mark.parametrize("kind", GROUPS)
-@pytest.mark.parametrize("sizes", [(64, 64, 64), (7, 5, 11)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("result", [DataType.BFloat16, DataType.Float])
-def test_grouped_products_with_scales(
-    result: DataType, dtype: torch.dtype, sizes: tuple[int, int, int], kind: str
-) -> None:
-    """Scales of rows and columns; sizes of mat1 [m, k] and mat2 [k, n], and 3 groups."""
-    axis, matrices, scales = GROUPS[kind]
-    known = (*sizes, 3)
-    a, b = (
-        torch.randn([known[at] for at in axes], device="cuda").to(dtype) for axes in matrices
-    )
-    s, t = (
-        torch.rand([1 if at is None else known[at] for at in axes], device="cuda") + 0.5
-        for axes in scales
-    )
-    last = sizes["mkn".index(axis)]
-    ends = torch.tensor([2, 2, last], dtype=torch.int32, device="cuda")
-    spans = [slice(0, 2), slice(2, 2), slice(2, last)]
-    x, y = a.double(), b.double()
-    if axis == "m":
-        parts = [(x * s)[one] @ (y * t)[at] for at, one in enumerate(spans)]
-        expected = torch.cat(parts)
-    elif axis == "n":
-        expected = torch.cat([(x * s)[at] @ (y * t)[:, one] for at, one in enumerate(spans)], 1)
-    else:
-        expected = torch.stack([x[:, one] @ y[one] for one in spans]) * s * t
-    with FusionDefinition() as fd:
-        operands = map(fd.from_pytorch, (a, b, ends, s, t))
-        fd.add_output(fd.ops.grouped_mm(*operands, dtype=result)[0])
-    (found,) = fd.execute([a, b, ends, s, t])
-    near = 2e-2 if result is DataType.BFloat16 else 1e-4
-    torch.testing.assert_close(found.double(), expected, atol=near * 10, rtol=near)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
