@@ -55,7 +55,6 @@ from thunder_fuser.trace.rewrites.functionalize import (
     leave_written_views,
     save_before_writes,
 )
-from thunder_fuser.trace.rewrites.join_across_copies import join_across_copies
 from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.rewrites.rfactor import rfactor_sums
@@ -78,7 +77,6 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(leave_written_views, needed=_ALIASES),
     Pass(expand_casts),
     Pass(reorder_matmuls),
-    Pass(join_across_copies),
     Pass(broadcast_vectors),
     Pass(partition, needed="it makes the regions"),
     Pass(recompute_casts),
