@@ -120,10 +120,7 @@ def test_one_op_forward_and_at_most_two_backward(case: Case, dtype: torch.dtype)
     jitted = check(case.function, case.values(dtype))
     run = [name for name in names(jitted) if case.name in name]
     assert sum("_forward_" in name for name in run) == 1
-    # stride_orders/gradients.py joins the two of a convolution, if both run in one stride order.
-    joined = sum("_backward_" in name for name in run)
-    assert sum("_backward" in name for name in run) + joined == min(len(case.shapes), 2)
-    assert joined <= (case.name in ("conv2d", "conv3d"))
+    assert sum("_backward" in name for name in run) == min(len(case.shapes), 2)
     assert "convolution" not in names(jitted)
 
 

@@ -29,7 +29,6 @@ from thunder_fuser.executors.regions.writes import (
 from thunder_fuser.executors.run.bind import keeps_order
 from thunder_fuser.executors.stride_orders.channels_last import run_channels_last
 from thunder_fuser.executors.stride_orders.eager_order import copy_to_eager_order
-from thunder_fuser.executors.stride_orders.gradients import join_gradients
 from thunder_fuser.executors.stride_orders.operands import copy_images_once, copy_weights_together
 from thunder_fuser.executors.stride_orders.results import (
     find_visible_results,
@@ -59,7 +58,6 @@ from thunder_fuser.trace.rewrites.permutations import take_in_old_order
 from thunder_fuser.trace.rewrites.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.rewrites.rfactor import rfactor_sums
 from thunder_fuser.trace.rewrites.split_regions import partition
-from thunder_fuser.trace.rewrites.vectors import broadcast_vectors
 
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."
@@ -77,7 +75,6 @@ TRACE_PASSES: tuple[Pass[Prepared], ...] = (
     Pass(leave_written_views, needed=_ALIASES),
     Pass(expand_casts),
     Pass(reorder_matmuls),
-    Pass(broadcast_vectors),
     Pass(partition, needed="it makes the regions"),
     Pass(recompute_casts),
     Pass(drop_roundings),
@@ -99,7 +96,6 @@ REGION_PASSES: tuple[Pass[Plan], ...] = (
     Pass(run_channels_last),
     Pass(copy_images_once),
     Pass(copy_weights_together),
-    Pass(join_gradients),
     Pass(overlap_products),
 )
 
