@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.fast_path.calls import jit
     from thunder_fuser.host.call.bind import AllocatedTensor
-    from thunder_fuser.host.observe.kernel_profiles import PythonProfiler
     from thunder_fuser.runtime.torch_types import torch_dtype_to_nvfuser_dtype
     from thunder_fuser.schedule.written.schedule import Schedule
 else:
@@ -43,7 +42,6 @@ else:
         "AllocatedTensor": "host.call.bind",
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
-        "PythonProfiler": "host.observe.kernel_profiles",
         "Schedule": "schedule.written.schedule",
         "fuser": "executors.fuser",
         "jit": "fast_path.calls",
@@ -65,7 +63,6 @@ __all__ = [
     "FusionDefinition",
     "MultiDeviceParams",
     "ParallelType",
-    "PythonProfiler",
     "Schedule",
     "Target",
     "__version__",

@@ -24,10 +24,9 @@ from thunder_fuser.errors import DefinitionError, GivenScheduleError, InputError
 from thunder_fuser.host.call.arguments import check_arguments, device_of
 from thunder_fuser.host.call.dispatch import input_keys
 from thunder_fuser.host.call.nvfuser_options import check_options, check_same_device
-from thunder_fuser.host.observe.kernel_profiles import active
-from thunder_fuser.host.observe.script import repro_text
 from thunder_fuser.host.programs.overlap import with_decisions
 from thunder_fuser.host.programs.program import HostProgram
+from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.frontend.language import Recorder
 from thunder_fuser.ir.frontend.values import Tensor
 from thunder_fuser.ir.fusion import Fusion
@@ -133,13 +132,7 @@ class FusionDefinition(Recorder):
             executable, values = entry.prepare().bind(flat)
             check_same_device(device, device_of(executable.fusion, values))
         on = None if target is None else named(target)
-        if (profiler := active()) is None:
-            return entry.execute(flat, on, fixed)
-        return profiler.watch(
-            entry.number,
-            lambda: entry.program_for(flat, on, schedules=fixed),
-            lambda: entry.execute(flat, on, fixed),
-        )
+        return entry.execute(flat, on, fixed)
 
     def schedule(self, segment: int | str, source: ScheduleSource | None) -> None:
         """Schedules a segment from now on by a text or by a function of a Schedule; None restores

@@ -11,8 +11,7 @@ import pytest
 import torch
 from helpers.cases import Runner, ints, rand
 
-import thunder_fuser
-from thunder_fuser import DataType, FusionDefinition, PythonProfiler
+from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import DefinitionError, InputError
 
 X = rand(3, 4)
@@ -352,43 +351,3 @@ def test_a_script_makes_tensors_of_every_type(
         fd.add_output(fd.ops.pad(fd.from_pytorch(x), [2, 0]))
     exec(fd.repro_script_for([x]), {})
     assert "tensor(" in capsys.readouterr().out
-
-
-# ---- times
-
-
-@pytest.mark.parametrize("target", ["cpu", "emulator"])
-def test_the_profiler_names_the_kernels(target: str) -> None:
-    x = rand(64, 32)
-    with FusionDefinition() as fd:
-        t = fd.from_pytorch(x)
-        fd.add_output(fd.ops.matmul(fd.ops.mul(t, 2.0), fd.ops.permute(t, [1, 0])))
-        fd.add_output(fd.ops.sum(t, 1))
-    before = fd.execute([x], target=target)
-    with PythonProfiler() as profiler:
-        first, second = fd.execute([x], target=target), fd.execute([x], target=target)
-    fd.execute([x], target=target)
-    for results in (first, second):
-        assert all(map(torch.equal, results, before))
-    assert len(profiler.profiles) == 2
-    found = profiler.profile
-    program = fd.program([x], target=target)
-    segments = program.segmented.segments
-    assert [one.segment_id for one in found.kernel_profiles] == list(range(found.segments))
-    assert [one.scheduler for one in found.kernel_profiles] == [s.scheduler.name for s in segments]
-    names = [one.name for one in found.kernel_profiles]
-    assert "torch.matmul" in names
-    assert {source.name for source in program.sources} <= set(names)
-    assert all(one.time_ms > 0 and one.effective_bandwidth_gbs > 0 for one in found.kernel_profiles)
-    assert (found.input_bytes, found.output_bytes) == (64 * 32 * 4, 64 * 64 * 4 + 64 * 4)
-    (product,) = (one for one in found.kernel_profiles if one.name == "torch.matmul")
-    assert (product.input_bytes, product.output_bytes) == (2 * 64 * 32 * 4, 64 * 64 * 4)
-    assert 0 < found.kernel_time_ms <= found.host_time_ms
-
-
-def test_a_profiler_without_a_call() -> None:
-    with PythonProfiler() as profiler:
-        pass
-    with pytest.raises(InputError, match=r"expected a call of fd\.execute in the block"):
-        profiler.profile
-    assert "PythonProfiler" in dir(thunder_fuser)

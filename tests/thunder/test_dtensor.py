@@ -223,7 +223,7 @@ def test_a_region_that_does_not_compile_runs_torch(
 
 
 def test_repro_script_of_a_region(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    from thunder_fuser.host.observe.script import repro_text
+    from thunder_fuser.host.script import repro_text
 
     jitted(lambda x: torch.exp(x) + x * 2.0)(dtensor(mesh, 3, 8, placement=Shard(0)))
     definitions = list(_definitions())

@@ -9,10 +9,11 @@ CUDA events on a GPU, the wall clock on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, kib, shown_lines, table
-from thunder_fuser.host.observe.kernel_profiles import Clock, watched
 from thunder_fuser.thunder_patches.fixes.autograd import leaves_of
 
 
@@ -172,3 +172,60 @@ def _of_kernels(program: Compiled, times: dict[str, list[float]]) -> tuple[float
     numbers = (n for n, segment in enumerate(program.segments) if segment.scheduler.makes_kernel)
     measured = (times.get(_kernel_name(program, number)) for number in numbers)
     return tuple(median(calls) if calls else None for calls in measured)
+
+
+# ---- a clock
+
+
+class Clock:
+    """The start and end of each call, by the name given to its function."""
+
+    def __init__(self, on_cuda: bool) -> None:
+        self._on_cuda = on_cuda
+        self.found: dict[str, list[tuple[Any, Any]]] = {}
+
+    def _now(self) -> Any:
+        if not self._on_cuda:
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with a record of each call's start and end."""
+        calls = self.found.setdefault(name, [])
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = self._now()
+            result = function(*args, **kwargs)
+            calls.append((start, self._now()))
+            return result
+
+        return call
+
+    def microseconds(self) -> dict[str, list[float]]:
+        """{name: the duration of each call}. Waits for the device."""
+        if self._on_cuda:
+            torch.cuda.synchronize()
+        return {
+            name: [
+                1e3 * start.elapsed_time(end) if self._on_cuda else 1e6 * (end - start)
+                for start, end in calls
+            ]
+            for name, calls in self.found.items()
+        }
+
+
+@contextmanager
+def watched(scope: dict[str, Any], names: dict[str, Any], clock: Clock) -> Iterator[None]:
+    """Times the functions under some keys of a scope until the block ends. names: {key: the name
+    for the clock}."""
+    before = {key: scope[key] for key in names}
+    around = {key: clock.timed(name, scope[key]) for key, name in names.items()}
+    scope.update(around)
+    try:
+        yield
+    finally:
+        for key, function in before.items():
+            if scope.get(key) is around[key]:
+                scope[key] = function

@@ -51,7 +51,7 @@ from thunder_fuser.executors.support.index_rows import AT_INDICES
 from thunder_fuser.host.call.arguments import check_memory, check_plain
 from thunder_fuser.host.call.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
 from thunder_fuser.host.call.recompiles import note_miss
-from thunder_fuser.host.observe.script import repro_text
+from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OptionValue, in_force, option
 from thunder_fuser.source.lines import line_of, span_of

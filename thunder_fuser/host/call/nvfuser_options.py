@@ -28,7 +28,7 @@ _INSTEAD = {
     "fma": "write the product and the sum as two definitions",
     "fast_math": "leave it out: kernels are as exact as torch",
     "io_to_lower_precision": "cast the arguments and results with ops.cast",
-    "kernel_profile": "use thunder_fuser.PythonProfiler",
+    "kernel_profile": "run the definition in torch.profiler",
 }
 
 
