@@ -172,7 +172,7 @@ class Persistent(Rows):
         if not rereads and (wanted.threads, wanted.cluster) == (planned.threads, planned.cluster):
             return placed
         shifted = shifted and not rereads
-        params, transforms = _inner(
+        params, transforms = _inner_loops(
             self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
         )
         params = replace(params, memory=wanted.memory)
@@ -197,7 +197,7 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         row = row_of(match.reduced_size, match.target, match.chunk, plane=match.plane)
         x, cluster = row.threads[0], row.cluster
         y = _rows_of_block(match, x) if cluster == 1 else 1
-        return _inner(match, alignment, (x, y), cluster=cluster, width=row.width)
+        return _inner_loops(match, alignment, (x, y), cluster=cluster, width=row.width)
     columns = match.chunk or match.reduced_size
     if rows := rows_of_product(match)[0]:
         matrices = match.matrices if rows == 1 else 1
@@ -205,11 +205,11 @@ def _cuda_inner(match: Rows, alignment: dict[str, int], shifted: bool) -> Decisi
         x *= 1 + (match.kept_size + match.beside < FEW_RESULTS * rows * match.target.sm_count)
         uneven = rows == 1 and columns % (8 * PRODUCT_THREADS[0]) > 0  # not as many for each thread
         x = min(max(x, 8), PRODUCT_THREADS[rows > 1] // (1 + uneven))
-        return _inner(match, alignment, (x, max(256 // matrices // x, 1)))
+        return _inner_loops(match, alignment, (x, max(256 // matrices // x, 1)))
     width, _ = match.widest(_inner_build(match, (1, 1), 1, shifted), alignment)
     x = _threads_of_row(match, columns, width)
     threads = (x, _rows_of_block(match, x))
-    return _inner(match, alignment, threads, width=width, shifted=shifted)
+    return _inner_loops(match, alignment, threads, width=width, shifted=shifted)
 
 
 def _threads_of_row(match: Rows, columns: int, width: int) -> int:
@@ -267,7 +267,7 @@ def rows_of_product(match: Rows) -> tuple[int, frozenset[str]]:
     return (rows, names) if names and rows <= LONGEST_SHARED else (0, frozenset())
 
 
-def _inner(
+def _inner_loops(
     match: Rows, alignment: dict[str, int], threads: tuple[int, int], *, cluster: int = 1,
     width: int = 0, shifted: bool = False,
 ) -> Decisions:  # fmt: skip
@@ -282,7 +282,7 @@ def _inner(
 
 
 def _inner_build(match: Rows, threads: tuple[int, int], cluster: int, shifted: bool) -> Build:
-    """What makes the transforms of `_inner` for a width."""
+    """What makes the transforms of `_inner_loops` for a width."""
     chunk, (x, y) = match.chunk, threads
 
     def build(s: Transforms, width: int) -> bool:
@@ -321,13 +321,13 @@ def _cuda_outer(match: Rows, alignment: dict[str, int]) -> Decisions:
         x //= 2  # few columns: several rows share a warp, and more blocks read them
     if match.chunk and match.has_order:
         y = row_of(columns, match.target).threads[1]
-        return _outer(match, alignment, (128 // y, y))
-    decisions = _outer(match, alignment, (x, _rows_at_once(x, rows)))
+        return _outer_loops(match, alignment, (128 // y, y))
+    decisions = _outer_loops(match, alignment, (x, _rows_at_once(x, rows)))
     vectors = -(-columns // decisions[0].vectorize)
     if match.has_order or vectors > x // 2 or x == LEAST_ACROSS:
         return decisions
     x = max(1 << (vectors - 1).bit_length(), LEAST_ACROSS)  # no vectors for more threads
-    return _outer(match, alignment, (x, _rows_at_once(x, rows)))
+    return _outer_loops(match, alignment, (x, _rows_at_once(x, rows)))
 
 
 def _rows_at_once(x: int, rows: int) -> int:
@@ -338,7 +338,7 @@ def _rows_at_once(x: int, rows: int) -> int:
     return y
 
 
-def _outer(match: Rows, alignment: dict[str, int], threads: tuple[int, int]) -> Decisions:
+def _outer_loops(match: Rows, alignment: dict[str, int], threads: tuple[int, int]) -> Decisions:
     """[K, R] -> [K.o.o@bx, K.o.i@tx, R.o, R.i@ty, K.i@vectorize]"""
     x, y = threads
     columns, rows = match.kept_size, match.chunk or match.reduced_size
@@ -452,7 +452,7 @@ def _cuda_scan_inner(match: Scan, alignment: dict[str, int]) -> Decisions:
     while x < SCANNED_ROW_THREADS and x * 4 < length:
         x *= 2
     width = width_of(length) if match.has_order else 0
-    return _inner(match, alignment, (x, max(128 // x, 1)), width=width)
+    return _inner_loops(match, alignment, (x, max(128 // x, 1)), width=width)
 
 
 def _cuda_scan_outer(match: Scan, alignment: dict[str, int]) -> Decisions:
