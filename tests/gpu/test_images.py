@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from thunder import last_backward_traces, last_traces
+from thunder import last_traces
 from torch import nn
 
 import thunder_fuser
@@ -76,9 +76,6 @@ def test_a_step(dtype: torch.dtype, last: bool) -> None:
         assert off(found[:1], exact[:1]) <= 1.2 * off(expected[:1], exact[:1])
         assert off(found[1:], exact[1:]) <= 1.2 * off(expected[1:], exact[1:])
         assert [one.stride() for one in found] == [one.stride() for one in expected]
-    backward = last_backward_traces(jitted)[-1].bound_symbols
-    joined = sum(bsym.sym.name.startswith("conv2d_backward_") for bsym in backward)
-    assert joined == (0 if last else 3)  # the user sees the order of the weights' gradients
     copies = [
         len(bsym.subsymbols) for bsym in last_traces(jitted)[-1].bound_symbols
         if bsym.subsymbols and all(part.sym.name == "stride_order" for part in bsym.subsymbols)
