@@ -98,8 +98,8 @@ OPTIONS: Mapping[str, Option] = {
         Option("name_prefix", str, "thunderFusion", "the prefix of names of fusions in a trace"),
         Option(
             "rematerialization", str, "time", or_callable=True,
-            help="what is saved for the backward: none, time, memory, budget(0 to 1), save_only"
-            "(names) or a callable",
+            help="what is saved for the backward: none, time, memory, budget(0 to 1), save_only("
+            "'t5', 't9') or a callable",
         ),
         Option(
             "repeatable", bool, False, "an op gives the same bits in every kernel (set for"

@@ -13,11 +13,13 @@ import pytest
 
 from thunder_fuser.__main__ import main
 from thunder_fuser.errors import OptionError
+from thunder_fuser.host.call import native
 from thunder_fuser.options import OPTIONS, OptionValues
 
 ROOT = Path(__file__).parents[2]
 
 CHECKED = """
+from thunder_fuser.host.call import native
 from thunder_fuser.options import options
 options(strict=True, fuel=3, rematerialization="memory", cache_dir="/x")
 options(rematerialization=lambda *facts: None)
@@ -60,6 +62,7 @@ def test_mypy_checks_the_keywords(tmp_path: Path) -> None:
 
 def env(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     status = main(["env"])
+    native._built.cache_clear()  # with a wrong option it cannot be built, which it remembers
     return status, capsys.readouterr().out
 
 

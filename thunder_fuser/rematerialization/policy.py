@@ -177,6 +177,6 @@ def _name(function: object) -> str:
 
 def _refused(
     policy: object,
-    expected: str = "none, time, memory, budget(0 to 1), save_only(names) or a callable",
+    expected: str = "none, time, memory, budget(0.5), save_only('t5', 't9') or a callable",
 ) -> OptionError:
     return OptionError("option rematerialization", expected=expected, got=repr(policy))
