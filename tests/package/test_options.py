@@ -19,7 +19,6 @@ from thunder_fuser.options import OPTIONS, OptionValues
 ROOT = Path(__file__).parents[2]
 
 CHECKED = """
-from thunder_fuser.host.call import native
 from thunder_fuser.options import options
 options(strict=True, fuel=3, rematerialization="memory", cache_dir="/x")
 options(rematerialization=lambda *facts: None)
