@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -92,6 +93,20 @@ def test_round_trip_of_runs_and_groups(
     assert name in {one.params.scheduler for one in found if one}
     texts = {number: str(one) for number, one in enumerate(found)}
     assert fd.schedules(inputs, target=target, schedules=texts) == found
+
+
+@pytest.mark.parametrize("name", ["scan_rows", "transpose"])
+def test_kernels_that_are_no_loops_alone(name: str) -> None:
+    """They take their own loops, with another number of blocks."""
+    fd, inputs = GRAPHS[name]
+    (own,) = fd.schedules(inputs, target="h200")
+    head, *lines = str(own).splitlines()
+    text = "\n".join([head, "    s.blocks(2)", *lines])
+    (changed,) = fd.schedules(inputs, target="h200", schedules={0: text})
+    assert own is not None and changed is not None
+    assert changed == replace(own, params=replace(own.params, blocks=2))
+    with pytest.raises(GivenScheduleError, match=r"expected the loops and caches of \w+, as they"):
+        fd.schedules(inputs, target="h200", schedules={0: "def schedule(s):\n    pass"})
 
 
 # ---- a function, on the CPU and the emulator
