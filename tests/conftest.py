@@ -19,7 +19,12 @@ from pathlib import Path
 
 import pytest
 from helpers.cases import TARGETS, Runner
-from helpers.crashes import pytest_terminal_summary, record_crashes  # noqa: F401
+from helpers.crashes import (  # noqa: F401
+    pytest_runtest_logstart,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    record_crashes,
+)
 from helpers.quick import (  # noqa: F401
     pytest_collection_finish,
     pytest_configure,
