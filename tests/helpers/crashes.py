@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 from pathlib import Path
 from typing import TextIO
 
@@ -35,7 +36,9 @@ def pytest_runtest_logstart() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    faulthandler.cancel_dump_traceback_later()
+    """So does the run itself, if it hangs at its end."""
+    if not _stacks:
+        faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

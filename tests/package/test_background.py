@@ -54,13 +54,14 @@ def test_jobs_run_beside_each_other() -> None:
     assert sorted(found) == [0, 1]
 
 
-def test_a_failure_ends_its_group_alone() -> None:
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_failure_ends_its_group_alone(error: type[BaseException]) -> None:
     background, seen = Background(1), list[str]()
     begin = threading.Event()
 
     def fail() -> None:
         begin.wait(PATIENCE)
-        raise ValueError
+        raise error
 
     background.add([fail, lambda: seen.append("the same group")])
     background.add([lambda: seen.append("another")])

@@ -347,10 +347,9 @@ class Background:
     def _run(self) -> None:
         while (taken := self._next()) is not None:
             group, job = taken
-            _abandoned.set(self._abandoned)
             try:
                 job()
-            except Exception:  # whatever it is, the call that needs the result raises it again
+            except BaseException:  # whatever it is, the call that needs the result raises it again
                 group.clear()
 
     def _next(self) -> tuple[deque[Callable[[], object]], Callable[[], object]] | None:
@@ -358,6 +357,7 @@ class Background:
             while self._groups and not self._groups[0]:
                 self._groups.popleft()
             if self._groups:
+                _abandoned.set(self._abandoned)  # that of this moment, as `abandon` replaces it
                 return self._groups[0], self._groups[0].popleft()
             self._threads -= 1
             return None
