@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
+from helpers.forked import python
 from thunder.core.symbol import BoundSymbol
 from torch import nn
 
@@ -300,3 +301,22 @@ def test_threads_take_turns_to_trace() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(most_inside, range(8))) == {1}
+
+
+def test_threads_that_end() -> None:
+    """The first thread that traces a convolution ends before the next ones do so."""
+    program = """
+from threading import Thread
+from thunder_fuser.functions import kernels
+
+def trace():
+    with kernels._without_memory(has_gradients=False):
+        pass
+
+for _ in range(200):
+    thread = Thread(target=trace)
+    thread.start()
+    thread.join()
+print("ended")
+"""
+    assert python(program) == "ended"

@@ -121,6 +121,10 @@ def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_FunctionCall, list
 
 
 _one_at_a_time = make_reentrant_lock()
+# Without a GPU, torch 2.11 keeps a guard of devices in the memory of the first thread that enters
+# such a mode. If that thread has ended, the next mode ends the process: this thread stays.
+with FakeTensorMode():
+    pass
 
 
 @contextmanager

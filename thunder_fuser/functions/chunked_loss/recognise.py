@@ -335,12 +335,12 @@ class _LogitsPath:
         return taken
 
     def _takes_step(self, kind: PrimIDs, leaf: BoundSymbol) -> bool:
-        numbers = [arg for arg in leaf.args if not isinstance(arg, TensorProxy)]
-        number = _number(numbers[0]) if numbers else 0.0
+        number, *_ = [arg for arg in leaf.args if not isinstance(arg, TensorProxy)] or [0.0]
+        number = number.value if is_known_number(number) else number
         divides = kind is PrimIDs.DIV and not isinstance(leaf.args[0], TensorProxy)
-        if number is None or divides:
+        if not isinstance(number, (int, float)) or divides:
             return False
-        self.steps.append((_ARITHMETIC[kind], number))
+        self.steps.append((_ARITHMETIC[kind], float(number)))
         return True
 
 
@@ -360,11 +360,6 @@ def _read_elsewhere(reader: BoundSymbol) -> Reject:
 
 def _is_detached(value: TensorProxy) -> bool:
     return ProxyTag.DETACHED_AUTOGRAD_GRAPH in value.tags
-
-
-def _number(value: Any) -> float | None:
-    value = value.value if is_known_number(value) else value
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _is_of_rows(leaf: BoundSymbol) -> bool:
