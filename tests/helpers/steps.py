@@ -41,14 +41,16 @@ def _monitored(call: Callable[[], Any]) -> int:
 def _traced(call: Callable[[], Any]) -> int:
     count = 0
 
-    def note(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
+    def enter(frame: FrameType, event: str, arg: Any) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        count += event == "opcode"
         return note
 
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "opcode"
+
     before = sys.gettrace()
-    sys.settrace(note)
+    sys.settrace(enter)
     try:
         call()
     finally:

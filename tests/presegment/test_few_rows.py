@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from conftest import Golden
 from helpers.cases import rand
 from helpers.graphs import Graph, after_passes
+from helpers.pairs import pairs
 from helpers.rows import after_row
 from helpers.watch import check_sources, compile_waiting
 from hypothesis import given, settings
@@ -630,9 +631,9 @@ def product_of(values: Values) -> torch.Tensor:
     return x @ (groups * scale).view_as(weight).t()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 8])
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "dtype", "rows"), pairs([*FORMS], [*NARROW], [1, 2, 3, 8]), ids=str
+)
 def test_a_matrix_of_8_bits_is_dequantised_in_the_kernel(
     form: str, dtype: torch.dtype, rows: int
 ) -> None:

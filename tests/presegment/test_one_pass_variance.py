@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import Golden
 from helpers.cases import poisoned
+from helpers.pairs import pairs
 from helpers.rows import after_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -284,9 +285,9 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "emulator"])
-@pytest.mark.parametrize("dtype", [BF16, F16, F32])
-@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize(
+    ("name", "dtype", "target"), pairs([*HARD], [BF16, F16, F32], ["cpu", "emulator"])
+)
 def test_errors(name: str, dtype: torch.dtype, target: str) -> None:
     """The mean has the bits of two passes. The variance is as exact where sums are Double. The
     error of 16-bit images on a GPU grows if the first row of a run is far from all others, but
@@ -365,9 +366,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "emulator"])
-@pytest.mark.parametrize("repeatable", [False, True])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("name", "repeatable", "target"), pairs([*OTHERS], [False, True], ["cpu", "emulator"])
+)
 def test_other_layouts(name: str, repeatable: bool, target: str) -> None:
     """Long rows and axes that lie in another order than the tensor has them."""
     value, dims = OTHERS[name]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.graphs import Graph, layer_norm, softmax, summed
+from helpers.pairs import pairs
 from helpers.rows import after_row
 
 from thunder_fuser.definition import FusionDefinition
@@ -190,9 +191,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("target", ["cpu", "emulator"])
-@pytest.mark.parametrize("dtype", [D.Float, D.BFloat16, D.Half])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "dtype", "target"), pairs([*CASES], [D.Float, D.BFloat16, D.Half], ["cpu", "emulator"])
+)
 def test_results(name: str, dtype: DataType, target: str) -> None:
     shape, groups, given = CASES[name]
     fd, values = group_norm_backward(shape, groups, dtype, device="cpu", **given)  # type: ignore[arg-type]

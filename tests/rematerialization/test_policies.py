@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -32,10 +33,9 @@ def gradients(
 
 # A GPU has short forms of functions for values that end in 16 bits.
 @pytest.mark.parametrize(
-    ("dtype", "emulate"), [("f32", False), ("bf16", False), ("bf16", True)],
-    ids=("f32-cpu", "bf16-cpu", "bf16-emulator"),
+    ("name", "dtype", "emulate"),
+    [("mlp", "f32", False), *itertools.product(MODELS, ["bf16"], [False, True])],
 )
-@pytest.mark.parametrize("name", MODELS)
 def test_bits(name: str, dtype: str, emulate: bool) -> None:
     """Result and gradients are equal under every policy; bytes are in the order of the policies."""
     made = {

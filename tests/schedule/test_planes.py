@@ -13,6 +13,7 @@ import torch
 from helpers.cases import Runner, rand
 from helpers.graphs import Graph
 from helpers.kernels import scheduled
+from helpers.pairs import pairs
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
@@ -123,10 +124,10 @@ def test_channels_last(graph: Build, shape: tuple[int, ...], repeatable: bool) -
             assert source.grid[0] * source.grid[1] > 0.9 * H200.sm_count
 
 
-@pytest.mark.parametrize("repeatable", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("side", [14, 7, 6, 5])
-@pytest.mark.parametrize("graph", [normalised, masked_sums])
+@pytest.mark.parametrize(
+    ("graph", "side", "order", "repeatable"),
+    pairs([normalised, masked_sums], [14, 7, 6, 5], [*ORDERS], [False, True]),
+)
 def test_values(graph: Build, side: int, order: str, repeatable: bool, run: Runner) -> None:
     x = images((5, 6, side, side), order, "cpu")
     fd, inputs = graph(x, order)
@@ -180,10 +181,12 @@ def test_memory_order_through_a_reshape(
     assert "ldv<8>(T0" in source.text and " ld(T0" not in source.text
 
 
-@pytest.mark.parametrize("repeatable", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("shape", [(5, 6, 7, 3), (9, 16, 32, 32)])
-@pytest.mark.parametrize("graph", [of_groups, of_joined_channels])
+@pytest.mark.parametrize(
+    ("graph", "shape", "order", "repeatable"),
+    pairs(
+        [of_groups, of_joined_channels], [(5, 6, 7, 3), (9, 16, 32, 32)], [*ORDERS], [False, True]
+    ),
+)
 def test_values_through_a_reshape(
     graph: Build, shape: tuple[int, ...], order: str, repeatable: bool, run: Runner
 ) -> None:

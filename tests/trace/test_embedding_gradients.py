@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager
+from helpers.pairs import pairs
 
 from thunder_fuser.executors.pipeline import TRACE_PASSES
 from thunder_fuser.explain.jitted import final_traces, jit
@@ -69,10 +70,14 @@ def is_by_row(jitted: Function) -> bool:
     return found != [WORDS]
 
 
-@EMULATE
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("shape", [(1,), (40,), (2, 3, 5)], ids=str)
-@pytest.mark.parametrize("most", [1, 5, WORDS], ids=["one word", "few words", "all words"])
+@pytest.mark.parametrize(
+    ("emulate", "dtype", "shape", "most"),
+    pairs(
+        [False, True], [torch.bfloat16, torch.float16, torch.float32], [(1,), (40,), (2, 3, 5)],
+        [1, 5, WORDS],
+    ),
+    ids=str,
+)  # fmt: skip
 def test_the_values_of_eager_torch(
     emulate: bool, dtype: torch.dtype, shape: tuple[int, ...], most: int
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.pairs import pairs
 
 from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
 from thunder_fuser.explain.programs import compiled
@@ -77,20 +78,22 @@ def backward_schedulers(jitted: Function) -> list[str]:
     return [s.scheduler.name for program in compiled(last) for s in program.segments]
 
 
-@EMULATE
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(
-    ("shape", "groups"),
-    [
-        ((4, 64, 8, 8), 8),
-        ((6, 40, 7, 7), 8),  # odd
-        ((20, 24, 5, 6), 24),  # an instance norm
-        ((20, 24, 5, 6), 1),
-        ((3, 48, 33), 16),  # three channels, one axis
-    ],
-    ids=str,
+GROUPED = (
+    ((4, 64, 8, 8), 8),
+    ((6, 40, 7, 7), 8),  # odd
+    ((20, 24, 5, 6), 24),  # an instance norm
+    ((20, 24, 5, 6), 1),
+    ((3, 48, 33), 16),  # three channels, one axis
 )
-def test_gradients(shape: tuple[int, ...], groups: int, dtype: torch.dtype, emulate: bool) -> None:
+
+
+@pytest.mark.parametrize(
+    ("grouped", "dtype", "emulate"), pairs(GROUPED, [*TOLERANCE], [False, True]), ids=str
+)
+def test_gradients(
+    grouped: tuple[tuple[int, ...], int], dtype: torch.dtype, emulate: bool
+) -> None:
+    shape, groups = grouped
     args = arguments(shape, shape[1], dtype)
     found = gradients(jit(norm(groups), strict=True, emulate=emulate), args)
     exact = [arg.detach().double().requires_grad_() for arg in args]
@@ -99,13 +102,12 @@ def test_gradients(shape: tuple[int, ...], groups: int, dtype: torch.dtype, emul
         assert off <= TOLERANCE[dtype] * want.abs().max()
 
 
-@EMULATE
 @pytest.mark.parametrize(
-    ("function", "shape", "dtype"),
+    ("function", "shape", "dtype", "emulate"),
     [
-        (norm(8), (4, 64, 8, 8), BF16),
-        (norm(8), (6, 40, 7, 7), F32),
-        (of_two, (4, 32, 8, 8), F32),
+        (norm(8), (4, 64, 8, 8), BF16, True),
+        (norm(8), (6, 40, 7, 7), F32, False),
+        (of_two, (4, 32, 8, 8), F32, True),
     ],
     ids=["even", "odd", "of two"],
 )
