@@ -13,7 +13,6 @@ import pytest
 
 from thunder_fuser.__main__ import main
 from thunder_fuser.errors import OptionError
-from thunder_fuser.host.call import native
 from thunder_fuser.options import OPTIONS, OptionValues
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +60,6 @@ def test_mypy_checks_the_keywords(tmp_path: Path) -> None:
 
 def env(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     status = main(["env"])
-    if native._built()[0] is None:  # because of the wrong option, which it would remember
-        native._built.cache_clear()
     return status, capsys.readouterr().out
 
 

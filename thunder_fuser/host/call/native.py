@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.errors import FuserError, ToolchainError
+from thunder_fuser.errors import FuserError, OptionError, ToolchainError
 from thunder_fuser.host.ranges import ranged
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cuda import PACK_FORMATS, CudaKernel, launch_address
@@ -135,6 +135,8 @@ def _built() -> tuple[Native | None, str]:
         _check_tensors()
         text = "".join(Path(__file__).with_name(name).read_text("utf-8") for name in SOURCES)
         library = load_library("native_calls", text, (*FLAGS, f"-I{sysconfig.get_path('include')}"))
+    except OptionError:
+        raise  # it is not remembered: the next call may have other options
     except FuserError as error:
         return None, " ".join(str(error).splitlines()[:2])
     types = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_int)
@@ -142,8 +144,8 @@ def _built() -> tuple[Native | None, str]:
     prepare = ctypes.PYFUNCTYPE(ctypes.py_object, *types)(library.address(library.name))
     prepare(ctypes.addressof(addresses), torch.Tensor, torch.nn.Parameter, strided)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
-    names = ("make_dispatch", "make_empty", "make_launch", "make_check")
-    return Native(library, *(make(library.address(name)) for name in names)), ""
+    makers = (make(library.address(f"make_{name}")) for name in Native._fields[1:])
+    return Native(library, *makers), ""
 
 
 def _torch_functions() -> tuple[ctypes.Array[ctypes.c_void_p], int]:
@@ -209,11 +211,7 @@ def _in_c(wanted: Sequence[Like]) -> Check | None:
 
 
 def _in_python(wanted: Sequence[Like]) -> Check:
-    def check(*tensors: object) -> bool:
-        pairs = zip(tensors, wanted, strict=True)
-        return len(tensors) == len(wanted) and all(_is_like(value, like) for value, like in pairs)
-
-    return check
+    return lambda *tensors: len(tensors) == len(wanted) and all(map(_is_like, tensors, wanted))
 
 
 def _is_like(value: object, like: Like) -> bool:
