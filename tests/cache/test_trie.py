@@ -139,7 +139,6 @@ DIFFERENT: dict[str, tuple[Build, ...]] = {
     "reduction dtype": tuple(
         lambda fd, d=d: fd.ops.sum(t(fd), [0], dtype=d) for d in (None, D.Float, D.Double)
     ),
-    # a tensor is cast to 4-bit floats by either of their names
     "cast": tuple(lambda fd, d=d: fd.ops.cast(t(fd), d) for d in D),
     "alias": (lambda fd: fd.ops.exp(t(fd)), _aliased),
     "output order": (_ordered(None), _ordered([1, 0]), _ordered([0, 1])),
