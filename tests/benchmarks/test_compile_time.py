@@ -75,8 +75,17 @@ def test_a_second_process_must_find_every_kernel(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_table_and_writes_a_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def forked_run(command: list[str], env: dict[str, str], **_: bool) -> SimpleNamespace:
+        script = Path(mkdtemp(dir=tmp_path), "measure.py")
+        script.write_text(
+            f"import os, sys; from benchmarks.compile_time import measure as it\n"
+            f"os.environ.update({env!r}); sys.argv[1:] = {command[-1:]!r}; it.main()"
+        )
+        return SimpleNamespace(**dict(zip(("returncode", "stdout", "stderr"), forked(script))))
+
+    monkeypatch.setattr(run.subprocess, "run", forked_run)
     path = tmp_path / "found.json"
     given = ["compile", "--layers", "1", "--repeats", "1", "--policies", "none"]
     assert main([*given, "--json", str(path)]) == 0
