@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
+from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.forked import forked
 
 from benchmarks.__main__ import main
 from benchmarks.compile_time import run
@@ -79,13 +82,15 @@ def test_the_command_prints_a_table_and_writes_a_json(
 ) -> None:
     def forked_run(command: list[str], env: dict[str, str], **_: bool) -> SimpleNamespace:
         script = Path(mkdtemp(dir=tmp_path), "measure.py")
+        module, argument = command[-2:]
         script.write_text(
-            f"import os, sys; from benchmarks.compile_time import measure as it\n"
-            f"os.environ.update({env!r}); sys.argv[1:] = {command[-1:]!r}; it.main()"
+            f"import os, runpy, sys; os.environ.update({env!r}); sys.argv[1:] = [{argument!r}]\n"
+            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
         )
-        return SimpleNamespace(**dict(zip(("returncode", "stdout", "stderr"), forked(script))))
+        status, out, err = forked(script)
+        return SimpleNamespace(returncode=status, stdout=out, stderr=err)
 
-    monkeypatch.setattr(run.subprocess, "run", forked_run)
+    monkeypatch.setattr(run, "subprocess", SimpleNamespace(run=forked_run))
     path = tmp_path / "found.json"
     given = ["compile", "--layers", "1", "--repeats", "1", "--policies", "none"]
     assert main([*given, "--json", str(path)]) == 0

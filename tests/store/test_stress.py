@@ -14,14 +14,12 @@ from helpers.steps import LINEAR, growth, steps
 
 from benchmarks.cache_stress import (
     Definitions,
-    many_definitions,
     one_definition,
     private_store,
     recorded,
     threads_for,
 )
 from thunder_fuser import FusionCache
-
 
 IN_PRIVATE = """
 import json
