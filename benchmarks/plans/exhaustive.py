@@ -50,6 +50,7 @@ class _Search:
     def __init__(self, info: FusionInfo) -> None:
         self.info, self.acceptance = info, Acceptance(info, compile_options())
         self._options: dict[tuple[Numbers, Numbers], list[Option]] = {}
+        self._bytes: dict[Numbers, float] = {}
         self.best = float("inf")
 
     def least(self) -> float:
@@ -66,11 +67,10 @@ class _Search:
 
     def _extend(self, stored: Numbers, left: list[int], blocks: list[Numbers]) -> None:
         """All ways to put what is left into these blocks or new ones."""
-        floor = len(blocks) * self.info.target.launch_bytes
-        if floor >= self.best:
+        if self._floor(len(blocks), stored) >= self.best:
             return
         if not left:
-            self._weigh(stored, blocks)
+            self._weigh(stored, sorted(blocks, key=len))
             return
         first, rest = left[0], left[1:]
         for at, block in enumerate(blocks):
@@ -78,14 +78,15 @@ class _Search:
         self._extend(stored, rest, [*blocks, frozenset([first])])
 
     def _weigh(self, stored: Numbers, blocks: list[Numbers]) -> None:
-        found = []
+        found, least = [], self._floor(len(blocks), stored)
         for block in blocks:
             options = self._kernels(block, stored)
             if not options:
                 return
+            least += options[0][0] - self._floor(1, block)
+            if least >= self.best:
+                return
             found.append(options)
-        if sum(options[0][0] for options in found) >= self.best:
-            return
         for number, chosen in enumerate(product(*found)):
             cost = sum(option[0] for option in chosen)
             exprs = [option[1] for option in chosen]
@@ -93,6 +94,18 @@ class _Search:
                 self.best = self.best if repeats_compared(self.info, exprs) else cost
             if number == MAX_COMBINATIONS:
                 return
+
+    def _floor(self, kernels: int, stored: Numbers) -> float:
+        """What so many kernels that write these values cost at least."""
+        if stored not in self._bytes:
+            self._bytes[stored] = sum(self.info.bytes[name] for name in self._stores(stored))
+        return kernels * self.info.target.launch_bytes + self._bytes[stored]
+
+    def _stores(self, exprs: Numbers) -> frozenset[str]:
+        info = self.info
+        return frozenset(
+            n for at in exprs for n in info.exprs[at].outputs if info.uses[n] or n in info.results
+        )
 
     def _is_acyclic(self, blocks: Sequence[Numbers], exprs: Sequence[Numbers]) -> bool:
         number = self.info.number
@@ -121,11 +134,7 @@ class _Search:
     def _computed(self, block: Numbers, elsewhere: Numbers, found: dict[Numbers, float]) -> None:
         """Every set of expressions that may compute the block, with its cost if a scheduler takes
         it: what is stored elsewhere is read, or computed too."""
-        info = self.info
-        stores = frozenset(
-            n for at in block for n in info.exprs[at].outputs
-            if info.uses[n] or n in info.results
-        )
+        info, stores = self.info, self._stores(block)
         reachable = [at for at in sorted(elsewhere) if at < max(block)]
         for again in _subsets(reachable):
             exprs = self._closure(block, elsewhere - set(again))

@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
+from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.forked import forked
 
 from benchmarks.__main__ import main
 from benchmarks.compile_time import run
@@ -75,8 +78,19 @@ def test_a_second_process_must_find_every_kernel(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_table_and_writes_a_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def forked_run(command: list[str], env: dict[str, str], **_: bool) -> SimpleNamespace:
+        script = Path(mkdtemp(dir=tmp_path), "measure.py")
+        module, argument = command[-2:]
+        script.write_text(
+            f"import os, runpy, sys; os.environ.update({env!r}); sys.argv[1:] = [{argument!r}]\n"
+            f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        )
+        status, out, err = forked(script)
+        return SimpleNamespace(returncode=status, stdout=out, stderr=err)
+
+    monkeypatch.setattr(run, "subprocess", SimpleNamespace(run=forked_run))
     path = tmp_path / "found.json"
     given = ["compile", "--layers", "1", "--repeats", "1", "--policies", "none"]
     assert main([*given, "--json", str(path)]) == 0

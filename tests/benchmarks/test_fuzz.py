@@ -705,7 +705,7 @@ def test_a_run_ends_though_its_processes_and_their_children_do_not(
 def test_what_thunder_takes_too_long_for_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post_mortem, "make", lambda *_: PLANTED)
     monkeypatch.setattr(post_mortem, "run_in_thunder", lambda _: time.sleep(60))
-    monkeypatch.setattr(post_mortem, "TRY", 5.0)
+    monkeypatch.setattr(post_mortem, "TRY", 3.0)
     told: list[dict[str, Any]] = []
     post_mortem.examine("cpu", "hang", 5, 60, lambda **facts: told.append(facts))
     assert told == [{"aside": "Thunder too: hang"}]
@@ -740,12 +740,13 @@ def test_integers_that_the_kernels_of_torch_compile_divide_by_zero(
         if "'torchcompile'" in program.executors:
             os._exit(9)
 
+    monkeypatch.setattr(post_mortem, "run_in_thunder", lambda _: None)
+    monkeypatch.setattr(post_mortem, "verdict_of", dies)
     inputs, beside = (Input("a", "int8", (), ("1",)),), ("fuser", "'torchcompile'")
     for text, is_ours in (("3 // {x}", False), ("3 * {x}", True)):
         body = (Statement("v0", text, ("a",)),)
         program = Program(inputs, body, ("v0",), executors=beside)
         monkeypatch.setattr(post_mortem, "make", lambda *_, made=program: made)
-        monkeypatch.setattr(post_mortem, "verdict_of", dies)
         told: dict[str, Any] = {}
         post_mortem.examine("cpu", "crash", 5, 60, told.update)
         assert ("aside" in told) is not is_ours

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from helpers.forked import Job, fork_all
 
 from benchmarks.__main__ import main
+from benchmarks.overlap import run
 from benchmarks.overlap.model import RESULTS
 from benchmarks.overlap.points import (
     GATHER,
@@ -35,9 +38,20 @@ def test_small_results_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_steps_on_the_cpu(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A layer in tensor parallel and a model in FSDP: results and gradients beside torch's."""
+    def forked(target: str, ranks: int, more: list[str], *, seconds: float) -> dict[str, Any]:
+        out, log = tmp_path / "figures", tmp_path / "log"
+        words = ["--device", target, "--out", str(out), "--seconds", str(seconds), *more]
+        command = [str(run.ROOT / "benchmarks/overlap/rank.py"), *words]
+        common = run._environment(ranks)
+        jobs = [Job(command, str(log), str(log), {**common, "RANK": str(rank)}, int(seconds))
+                for rank in range(ranks)]  # fmt: skip
+        assert not any(fork_all(jobs)), log.read_text()
+        return {**json.loads(out.read_text()), "failed": ""}
+
+    monkeypatch.setattr(run, "_figures", forked)
     monkeypatch.setenv("THUNDER_FUSER_FUEL", "0")  # no kernel is compiled
     arguments = ["overlap", "--step", "--target", "cpu", "--ranks", "2", "--seconds", "80"]
     assert main(arguments) == 0

@@ -124,7 +124,13 @@ def check_awaited_at_once(mesh: DeviceMesh) -> None:
         torch.testing.assert_close(result.full_tensor(), reference(*inputs), msg=name)
 
 
-def check_overlap(mesh: DeviceMesh) -> None:
+LOWERS: tuple[dict[str, Any], ...] = (
+    {"overlap": "always"}, {"overlap": "always", "chunks": 3},
+    {"overlap": "always", "backend": "process_group"}, {"overlap": "never"},
+)  # fmt: skip
+
+
+def check_overlap(mesh: DeviceMesh, lowers: Sequence[dict[str, Any]] = LOWERS) -> None:
     """Products with communication as one call, in chunks or as the cost model says."""
     size, rank = mesh.size(), dist.get_rank()
     where = {"mesh": list(range(size)), "on": "mesh_x"}
@@ -166,8 +172,7 @@ def check_overlap(mesh: DeviceMesh) -> None:
         ("matmul_all_reduce", [flat, rows.t().contiguous()],
          lambda fd, a, b: fd.ops.all_reduce(fd.ops.linear(a, b), **where), deep @ w),
     )  # fmt: skip
-    for lower in ({"overlap": "always"}, {"overlap": "always", "chunks": 3},
-                  {"overlap": "always", "backend": "process_group"}, {"overlap": "never"}):
+    for lower in lowers:
         with options(multi_device=MultiDeviceParams().with_(lower=lower)):
             for name, inputs, build, expected in cases:
                 with FusionDefinition() as fd:
@@ -183,31 +188,34 @@ def check_overlap(mesh: DeviceMesh) -> None:
 
 def check_placements(
     mesh: DeviceMesh,
-    dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16, torch.int64),
+    dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.int64),
 ) -> None:
-    """From every placement to every other, for dtypes, in any layout."""
+    """From every placement to all others, for dtypes, in any layout."""
     size = mesh.size()
-    sources, targets = (WHOLE, ROWS, COLUMNS, Partial()), (WHOLE, ROWS, COLUMNS)
-    for source, target in itertools.product(sources, targets):
+    targets = (WHOLE, ROWS, COLUMNS)
+    for source in (*targets, Partial()):
         for dtype in dtypes:
             x = make(2 * size, 3 * size, dtype=dtype)
             with FusionDefinition() as fd:
-                t = fd.from_pytorch(x)
-                fd.add_output(fd.ops.redistribute(fd.ops.mul(t, 2), [target]))
+                t = fd.ops.mul(fd.from_pytorch(x), 2)
+                for target in targets:
+                    fd.add_output(fd.ops.redistribute(t, [target]))
             if isinstance(source, Partial):
                 given = DTensor.from_local(x, mesh, [source], run_check=False)
                 expected = x * (2 * size)
             else:
                 given, expected = distribute_tensor(x, mesh, [source]), x * 2
-            (result,) = fd.execute([given])
-            assert result.placements == (target,), (source, target, result.placements)
-            found = result.full_tensor().to(expected.dtype)
-            torch.testing.assert_close(found, expected, msg=str((source, target, dtype)))
+            for result, target in zip(fd.execute([given]), targets, strict=True):
+                assert result.placements == (target,), (source, target, result.placements)
+                found = result.full_tensor().to(expected.dtype)
+                torch.testing.assert_close(found, expected, msg=str((source, target, dtype)))
+        if isinstance(source, Partial):
+            continue
         x = make(3 * size, 2 * size).t()
-        with FusionDefinition() as fd:
-            t = fd.define_tensor([-1, -1])
-            fd.add_output(fd.ops.redistribute(t, [target]), stride_order=[0, 1])
-        if not isinstance(source, Partial):
+        for target in targets:
+            with FusionDefinition() as fd:
+                t = fd.define_tensor([-1, -1])
+                fd.add_output(fd.ops.redistribute(t, [target]), stride_order=[0, 1])
             (result,) = fd.execute([distribute_tensor(x, mesh, [source])])
             assert result.to_local().stride(0) == 1
             torch.testing.assert_close(result.full_tensor(), x)
@@ -220,12 +228,16 @@ def check_two_dimensions() -> None:
     mesh = init_device_mesh(DEVICE, (2, 2))
     every = list(itertools.product((WHOLE, ROWS, COLUMNS), repeat=2))
     x = make(8, 12)
-    for source, target in itertools.product(every, every):
-        result = run(
-            lambda fd, t, to=target: fd.ops.redistribute(t, to), [x], [list(source)], mesh
-        )
-        assert result.placements == target, (source, target)
-        torch.testing.assert_close(result.full_tensor(), x, msg=str((source, target)))
+    with FusionDefinition() as fd:
+        t = fd.from_pytorch(x)
+        for target in every:
+            fd.add_output(fd.ops.redistribute(t, target))
+    assert rebuild(str(fd.fusion)) == fd.fusion
+    for source in every:
+        results = fd.execute([distribute_tensor(x, mesh, source)])
+        for result, target in zip(results, every, strict=True):
+            assert result.placements == target, (source, target)
+            torch.testing.assert_close(result.full_tensor(), x, msg=str((source, target)))
     y = make(8, 12, seed=3)
     result = run(
         lambda fd, a, b: fd.ops.sum(fd.ops.mul(a, b), [0]), [x, y],
@@ -385,7 +397,7 @@ def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
                 assert "0.5 s" in str(error) or not late, error
             else:
                 raise AssertionError("nobody came, and nothing was raised")
-            time.sleep(1.5)
+            time.sleep(1.5 * late)
 
 
 def joined() -> DeviceMesh:

@@ -151,7 +151,7 @@ def check_pipelines(mesh: DeviceMesh) -> None:
         inputs = [part(one, at) for one, at in zip(given, (x_at, w_at), strict=True)]
         for lower in ({}, {"overlap": "never"}, {"overlap": "always", "chunks": 1},
                       {"backend": "process_group"}):  # fmt: skip
-            for q in (1, 2):
+            for q in (2,) if lower else (1, 2):
                 params = MultiDeviceParams().with_(lower=lower)
                 with options(multi_device=params), pytest.MonkeyPatch.context() as patch:
                     seen = Seen(patch)

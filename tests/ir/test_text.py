@@ -19,32 +19,20 @@ from thunder_fuser.ir.record import definition_text, number_text
 from thunder_fuser.ir.rules.build import define
 from thunder_fuser.ir.rules.verify import verify
 
-slow = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
-
-@slow
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
-def test_text_rebuilds_any_fusion(case: Case) -> None:
+def test_any_fusion_is_legal_and_rebuilt_from_its_text_or_its_definition(case: Case) -> None:
+    """Types are not needed to print, nor implied casts: the records come back as they were."""
     text = str(case.fusion)
     again = rebuild(text)
     assert again == case.fusion
     assert str(again) == text
     assert dict(again.tensors) == dict(case.fusion.tensors)
-
-
-@slow
-@given(cases())
-def test_define_is_idempotent_and_what_it_makes_is_legal(case: Case) -> None:
     verify(case.fusion)
     again = define(case.fusion.definition)
     assert again == case.fusion
     assert again.shape_scalars == case.fusion.shape_scalars
-
-
-@slow
-@given(cases())
-def test_a_definition_prints_as_it_was_recorded(case: Case) -> None:
-    """Types are not needed to print, nor implied casts: the records come back as they were."""
     assert define(read_definition(definition_text(case.definition))) == case.fusion
 
 

@@ -86,14 +86,13 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 AFTER_THUNDER = """
-import sys, warnings
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import thunder_fuser, thunder  # from torch 2.13 on, ours has to come first
+import sys
+import thunder_fuser
+import thunder  # from torch 2.13 on, ours has to come first
 before = {name.partition(".")[0] for name in sys.modules if not name.startswith("_cython")}
 before.remove("thunder_fuser")
 from thunder_fuser import *
-assert "cuda.core" not in sys.modules
+assert fuser and "cuda.core" not in sys.modules
 for name in [name for name in sys.modules if name.startswith("_cython")]:
     del sys.modules[name]
 """
@@ -101,14 +100,9 @@ for name in [name for name in sys.modules if name.startswith("_cython")]:
 
 def test_what_the_fuser_adds_to_thunder() -> None:
     """The driver's bindings, and ranges for profilers; plots and CUDA's compiler come later."""
-    packages, _ = loaded(AFTER_THUNDER)
+    packages, text = loaded(AFTER_THUNDER)
     assert packages - {"cuda"} == {"thunder_fuser", "nvtx"}  # torch 2.12 imports cuda itself
-
-
-def test_thunder_may_come_after_the_package() -> None:
-    """Thunder warns that a package of its own is missing; it is not needed here."""
-    program = BARE + "import thunder_fuser\nimport thunder\nassert thunder_fuser.fuser\n"
-    _, text = loaded(program)
+    # Thunder warns that a package of its own is missing, which is not needed here.
     assert "transformer_engine" not in text and "Warning" not in text
 
 

@@ -13,12 +13,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.forked import Job, fork_all
 from helpers.without_torch import TESTS, printed
 
 from thunder_fuser import FusionCache, FusionDefinition
@@ -346,22 +345,29 @@ def test_a_kill_9_ends_the_compiler(store: Store, compiler: Compiler, tmp_path: 
 # ---- several processes
 
 
-def _execute(size: int) -> float:
-    x = torch.full((size,), 2.0)
-    (result,) = definition(x).execute([x], target="cpu")
-    return float(result[-1])
+EXECUTED = """
+import torch
+from thunder_fuser import FusionDefinition
+x = torch.full((9,), 2.0)
+with FusionDefinition() as fd:
+    fd.add_output(fd.ops.exp(fd.from_pytorch(x)))
+torch.testing.assert_close(fd.execute([x], target="cpu"), [x.exp()])
+"""
 
 
-def test_spawned_workers_compile_one_kernel_once(
-    store: Store, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_workers_compile_one_kernel_once(
+    store: Store, compiler: Compiler, tmp_path: Path
 ) -> None:
     """With a compiler that takes long: the second waits for the first."""
     compiler(f"echo x >> {tmp_path}/asked; sleep 2; exec $real $all")
-    monkeypatch.setenv("THUNDER_FUSER_CACHE_DIR", str(store.root))
-    monkeypatch.setenv("THUNDER_FUSER_NATIVE_CALLS", "0")  # it would be compiled too
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(_execute, [9, 9]))
-    assert found == pytest.approx([torch.tensor(2.0).exp().item()] * 2)
+    environment = {
+        "CXX": os.environ["CXX"], "THUNDER_FUSER_CACHE_DIR": str(store.root),
+        "THUNDER_FUSER_NATIVE_CALLS": "0",  # it would be compiled too
+    }  # fmt: skip
+    script, said = tmp_path / "worker.py", tmp_path / "said"
+    script.write_text(EXECUTED)
+    job = Job([str(script)], str(said), str(said), environment)
+    assert fork_all([job, job]) == [0, 0], said.read_text()
     assert (tmp_path / "asked").read_text() == "x\n"
     kinds = [one.entry.fields["kind"] for one in store.entries() if one.entry]
     assert sorted(kinds) == ["library", "plan"]

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
+from helpers.forked import python
 from helpers.steps import LINEAR, growth, steps
 
 from benchmarks.cache_stress import (
     Definitions,
-    many_definitions,
     one_definition,
     private_store,
     recorded,
@@ -22,20 +21,21 @@ from benchmarks.cache_stress import (
 )
 from thunder_fuser import FusionCache
 
+IN_PRIVATE = """
+import json
+from benchmarks.cache_stress import many_definitions, private_store
+with private_store():
+    print(json.dumps(vars(many_definitions(200, 8))))
+"""
+
 
 def test_definitions_through_a_small_cache() -> None:
     """In a process of its own: here the memory of earlier tests is freed or grows meanwhile."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        found = process.submit(_in_private, 200, 8).result()
+    found = Definitions(**json.loads(python(IN_PRIVATE)))
     assert found.evictions > 50 and found.hits > 0
     assert found.most_nodes <= found.bound
     assert found.compiled <= 8 * 3  # ops, ranks and widths: whatever the definitions
     assert found.is_flat, found.kib
-
-
-def _in_private(count: int, capacity: int) -> Definitions:
-    with private_store():
-        return many_definitions(count, capacity)
 
 
 def test_a_definition_makes_no_name_anew(monkeypatch: pytest.MonkeyPatch) -> None:
