@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import sys
 from inspect import FrameInfo
 
@@ -17,9 +18,13 @@ def pytest_configure() -> None:
 
 
 def quicken() -> None:
-    """What traces leave is looked through seldom; Thunder's look at the stack is short."""
+    """What traces leave is looked through seldom; Thunder's look at the stack is short. Inductor
+    writes C++ without vectors, or it would start ten interpreters to see which this machine has."""
     inspect.stack = _frames  # type: ignore[assignment]
     gc.set_threshold(20_000, 10, 20)
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+    if (config := sys.modules.get("torch._inductor.config")) is not None:
+        config.cpp.vec_isa_ok = False
 
 
 def pytest_collection_finish() -> None:

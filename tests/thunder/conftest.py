@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from thunder.dynamo.benchmark_utils import TorchInductorSpecification
 
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.run.region_callable import Compile
@@ -42,3 +43,20 @@ def _fuser() -> ThunderFuser:
 def fuser(monkeypatch: pytest.MonkeyPatch) -> ThunderFuser:
     monkeypatch.setattr(_fuser(), "last_claims", None)
     return _fuser()
+
+
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchcompile claims, joins and orders as ever, but torch runs what it would compile; so it
+    does what thunderfx leaves to inductor."""
+    compiled = torch.compile
+
+    def compile_for_thunderfx(function: Any, **given: Any) -> Any:
+        return compiled(function, **given) if "backend" in given else function
+
+    def untouched(module: Any, inputs: Any, **given: Any) -> Any:
+        return module
+
+    monkeypatch.setattr(torch, "compile", compile_for_thunderfx)
+    monkeypatch.setattr(TorchInductorSpecification, "torch_inductor", staticmethod(untouched))
+    monkeypatch.setattr(torch._inductor, "compile", untouched)  # for the recipe

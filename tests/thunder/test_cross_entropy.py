@@ -48,8 +48,13 @@ def called(keywords: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return {**keywords, **weight}
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("name", ARGUMENTS)
+CASES = [
+    (name, dtype) for name in ARGUMENTS for dtype in FLOATS
+    if dtype is not torch.float16 or name in ("mean", "weight and smoothing")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
 def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     keywords = called(ARGUMENTS[name], dtype)
     x, t = logits(dtype), targets(keywords.get("ignore_index", -100))

@@ -80,11 +80,13 @@ def test_hooks_for_the_time_of_a_call() -> None:
     assert thunder.cache_misses(jitted) == 1
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "clip_text_model", "vit"])
-def test_hidden_states_and_attentions(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "layers"), [("llama", 2), ("bert", 1), ("clip_text_model", 1), ("vit", 1)]
+)
+def test_hidden_states_and_attentions(name: str, layers: int) -> None:
     """transformers collects them by hooks, which it registers where they are first asked for."""
     transformers = pytest.importorskip("transformers", minversion="5")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {"hidden_size": 16, "num_hidden_layers": layers, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 24, "image_size": 8, "patch_size": 4, "num_key_value_heads": 1}
     sizes |= {"vocab_size": 31, "attn_implementation": "eager"}
     config = transformers.CONFIG_MAPPING[name](**sizes)
@@ -97,8 +99,8 @@ def test_hidden_states_and_attentions(name: str) -> None:
     with torch.no_grad():
         outputs = [jitted(x, **asked), jitted(x, **asked), net(x, **asked)]
     for output in outputs:
-        assert len(output.hidden_states) == 3
-        assert len(output.attentions) == 2
+        assert len(output.hidden_states) == layers + 1
+        assert len(output.attentions) == layers
         for key in ("hidden_states", "attentions"):
             torch.testing.assert_close(output[key], outputs[2][key], rtol=1e-4, atol=1e-5)
 

@@ -147,7 +147,7 @@ def test_the_fusion_pass(layer: Layer) -> None:
         trace = traced(layer, depth)
         return lambda: fuser.fusion_pass(trace)
 
-    assert growth(make, 80) < LINEAR
+    assert growth(make, 40) < LINEAR
 
 
 class Keeping(ThunderFuser):
@@ -359,15 +359,13 @@ def test_a_deep_pointwise_model_is_right_and_its_kernels_do_not_grow() -> None:
         return x
 
     torch.manual_seed(0)  # eager's own float32 gradients are off by more, for some numbers
-    kernels = {}
-    for depth in (60, 125):
-        x = torch.randn(4, 8, requires_grad=True)
-        weights = [torch.randn(8, requires_grad=True) for _ in range(depth)]
-        jitted = jit(function, strict=True)
-        found = torch.autograd.grad(jitted(x, weights).sum(), [x, *weights])
-        expected = torch.autograd.grad(function(x, weights).sum(), [x, *weights])
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        sources = [s for one in fusions_of(jitted) for c in compiled(one) for _, s in c.kernels]
-        assert len(sources) > depth / 25
-        kernels[depth] = len({source.text for source in sources})
-    assert max(kernels.values()) <= 8
+    depth = 125
+    x = torch.randn(4, 8, requires_grad=True)
+    weights = [torch.randn(8, requires_grad=True) for _ in range(depth)]
+    jitted = jit(function, strict=True)
+    found = torch.autograd.grad(jitted(x, weights).sum(), [x, *weights])
+    expected = torch.autograd.grad(function(x, weights).sum(), [x, *weights])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    sources = [s for one in fusions_of(jitted) for c in compiled(one) for _, s in c.kernels]
+    assert len(sources) > depth / 25
+    assert len({source.text for source in sources}) <= 8

@@ -39,8 +39,7 @@ by_each_jit = pytest.mark.parametrize("jit", JITS.values(), ids=[*JITS])
 
 
 @by_each_jit
-@pytest.mark.parametrize("round_", range(2))
-def test_threads_with_and_without_gradients_from_a_cold_start(jit: Jit, round_: int) -> None:
+def test_threads_with_and_without_gradients_from_a_cold_start(jit: Jit) -> None:
     jitted, start, wrong = jit(_product), threading.Barrier(8), list[str]()
 
     def work(trains: bool) -> None:
@@ -207,8 +206,7 @@ def _inside(jitted: Any) -> Any:
 @pytest.mark.parametrize("copied", [_deep, _pickled, _saved, _inside])
 def test_copies_of_jitted_modules(jit: Jit, copied: Callable[[Any], Any]) -> None:
     jitted, x = jit(Net()), torch.randn(3, 4)
-    jitted(x)
-    jitted.eval()
+    jitted.eval()(x)
     jitted.note = "mine"
     copy = copied(jitted)
     before = jitted(x)

@@ -175,6 +175,7 @@ def rows() -> dict[str, str]:
     return {row.split(" | ")[0].removeprefix("| "): row for row in table["rows"].splitlines()}
 
 
+@pytest.mark.usefixtures("without_compiler")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_row(name: str, request: pytest.FixtureRequest) -> None:
     with warnings.catch_warnings():
