@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
+from helpers.pairs import pairs
 from thunder.executors import sdpaex
 from thunder.executors.utils import SpdaBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -138,11 +139,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("kind", ["float", "bool"])
-@pytest.mark.parametrize(("length", "keys"), SHAPES)
-@pytest.mark.parametrize("name", sizes(1, 1))
-def test_values_and_gradients(name: str, length: int, keys: int, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"), pairs([*sizes(1, 1)], SHAPES, ["float", "bool"])
+)
+def test_values_and_gradients(name: str, shape: tuple[int, int], kind: str) -> None:
     """That of the mask too, which is summed where it broadcast."""
+    length, keys = shape
     mask = drawn(name, length, keys, kind)
     values = [*qkv(length, keys), mask]
     jitted = jit(attend, strict=True)

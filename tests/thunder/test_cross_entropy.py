@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
+from helpers.pairs import pairs
 
 from thunder_fuser.errors import EmulatorError
 from thunder_fuser.explain import report, why
@@ -78,9 +79,10 @@ def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(jitted(x, t), got[0], rtol=exactly, atol=0)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("shape", [(), (5,), (2, 4), (2, 4, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "reduction", "weighted"),
+    pairs([(), (5,), (2, 4), (2, 4, 3)], ["mean", "sum", "none"], [False, True]), ids=str,
+)
 def test_smoothing_of_images_and_of_one_row(
     shape: tuple[int, ...], reduction: str, weighted: bool
 ) -> None:

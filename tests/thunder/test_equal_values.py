@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.pairs import pairs
 from torch import Tensor
 
 from thunder_fuser import FusionDefinition
@@ -36,9 +37,9 @@ SHAPES: dict[str, Callable[[int], tuple[tuple[int, ...], tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("emulate", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", VARIANCES)
+@pytest.mark.parametrize(
+    ("name", "shape", "emulate"), pairs([*VARIANCES], [*SHAPES], [False, True])
+)
 def test_equal_values_vary_by_nothing(name: str, shape: str, emulate: bool) -> None:
     def function(x: Tensor, dims: Any) -> tuple[Tensor, Tensor]:
         variance = VARIANCES[name](x, dims)

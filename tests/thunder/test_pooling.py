@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import with_gradients
+from helpers.pairs import pairs
 from helpers.where_it_ran import where_it_ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,16 +73,16 @@ def check(function: Any, x: torch.Tensor, **options: Any) -> Any:
     return jitted
 
 
-@pytest.mark.parametrize("options", [{}, {"emulate": True}], ids=["cpu", "emulator"])
-@pytest.mark.parametrize("format", FORMATS, ids=str)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("call", "format", "emulate"), pairs([*CALLS], FORMATS, [False, True]), ids=str
+)
 def test_values_gradients_and_strides(
-    call: str, format: torch.memory_format, options: dict[str, Any]
+    call: str, format: torch.memory_format, emulate: bool
 ) -> None:
     """The gradient goes to the first of equal elements."""
     sizes, keywords = CALLS[call]
     x = image(sizes, format=format)
-    jitted = check(lambda x: F.max_pool2d(x, **keywords), x, **options)
+    jitted = check(lambda x: F.max_pool2d(x, **keywords), x, emulate=emulate)
     assert ran(jitted) == {"region"}
     has_constant_places = call in ("one element", "as it is")
     assert len(kernels_of(jitted)) == 2 + has_constant_places

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.pairs import pairs
 from torch import Tensor, nn
 
 from thunder_fuser.explain.jitted import final_traces, fusions_of, jit
@@ -47,9 +48,9 @@ def gradients(called: Any, model: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.detach(), x.grad, *weights]
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    ("name", "dtype", "bias"), pairs([*CELLS], [torch.float32, torch.float64], [True, False])
+)
 def test_as_eager(name: str, dtype: torch.dtype, bias: bool) -> None:
     torch.manual_seed(0)
     model = Recurrent(CELLS[name](bias=bias)).to(dtype)

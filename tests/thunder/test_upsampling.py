@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.exactness import assert_as_exact_as_eager, with_gradients
+from helpers.pairs import pairs
 from helpers.where_it_ran import where_it_ran
 from torch import nn
 
@@ -55,14 +56,14 @@ def check(function: Any, x: torch.Tensor, **options: Any) -> Any:
     return jitted
 
 
-@pytest.mark.parametrize("options", [{}, {"emulate": True}], ids=["cpu", "emulator"])
-@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
-@pytest.mark.parametrize("call", CALLS)
-def test_values_gradients_and_strides(call: str, last: bool, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("call", "last", "emulate"), pairs([*CALLS], [False, True], [False, True])
+)
+def test_values_gradients_and_strides(call: str, last: bool, emulate: bool) -> None:
     shape, keywords = CALLS[call]
     x = image(shape, torch.float32, last=last)
     few = call != "exact"  # 82 pixels each: torch sums them on a CPU
-    assert ran(check(lambda x: F.interpolate(x, **keywords), x, **options)) == {
+    assert ran(check(lambda x: F.interpolate(x, **keywords), x, emulate=emulate)) == {
         "region" if few else "torch"
     }
 
