@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.forked import Job, fork_all
 
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.base.logs import LOGGER, log
@@ -195,19 +193,14 @@ if "configured" in sys.argv:
 """
 
 
-def run(*arguments: str, topics: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "THUNDER_FUSER_LOG": topics}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, *arguments],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_the_environment_variable_and_handlers_of_the_user() -> None:
-    done = run("configured", topics="kernels")
-    assert done.returncode == 0, done.stderr
-    (first,) = done.stderr.splitlines()
-    (second,) = done.stdout.splitlines()
+def test_the_environment_variable_and_handlers_of_the_user(tmp_path: Path) -> None:
+    script, out, err = (tmp_path / name for name in ("logged.py", "out", "err"))
+    script.write_text(PROGRAM)
+    environment = {"THUNDER_FUSER_LOG": "kernels"}
+    job = Job([str(script), "configured"], str(out), str(err), environment)
+    assert fork_all([job]) == [0], err.read_text()
+    (first,) = err.read_text().splitlines()
+    (second,) = out.read_text().splitlines()
     assert first.startswith("thunder_fuser.kernels: fused_exp_f32_pointwise: pointwise, reads ")
     assert second.startswith("MINE fused_exp_f32_pointwise: pointwise, reads ")
 
