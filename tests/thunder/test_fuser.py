@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,6 +15,7 @@ import thunder
 import torch
 import torch.nn.functional as F
 from helpers.cases import rand
+from helpers.forked import forked
 from thunder.core import prims
 from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL
@@ -309,9 +308,9 @@ def test_the_warning_names_a_repro_file() -> None:
     text = path.read_text()
     assert "fd.ops.exp(T0)" in text and "tensor((3,), (1,), torch.float32, 'cpu')" in text
     assert path.parent.stat().st_mode & 0o077 == 0
-    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("tensor([")
+    status, out, err = forked(path)
+    assert status == 0, err
+    assert out.startswith("tensor([")
 
 
 @pytest.mark.parametrize(
