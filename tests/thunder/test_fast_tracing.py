@@ -12,10 +12,14 @@ import thunder
 import torch
 import torch.nn.functional as F
 from thunder.core import interpreter
+from thunder.dynamo import thunderfx
 from torch import nn
 
+from thunder_fuser import fuser
 from thunder_fuser.demo.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.explain.jitted import jit
+from thunder_fuser.options import options
+from thunder_fuser.thunder_patches.fixes import torch_func
 
 SCALE = 2.0
 WEIGHT = torch.full((4,), 3.0)
@@ -178,3 +182,67 @@ def test_other_functions_of_thunder_are_read_as_before(monkeypatch: pytest.Monke
     read = names_read(monkeypatch)
     thunder.jit(Outer(), executors=[])(torch.randn(3, 4))
     assert "_call_impl" in read
+
+
+# ------------------------------------------------------------------------ trials of Dynamo's calls
+
+
+class Layers(nn.Module):
+    """Layers that split, whose last one has another width."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 8) for _ in range(count))
+        self.last = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            left, right = torch.chunk(layer(x), 2, -1)
+            x = torch.tanh(left) * right[:, None, :].squeeze(1)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("speedups", [True, False])
+def test_a_call_that_layers_share_is_tried_once(
+    speedups: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one graph, on tensors of the same sizes, type and need of a gradient."""
+    tried: list[str] = []
+    of_thunder = torch_func._is_supported_by_thunder
+
+    def counted(node: Any, *args: Any) -> Any:
+        tried.append(str(node.target))
+        return of_thunder(node, *args)
+
+    monkeypatch.setattr(torch_func, "_is_supported_by_thunder", counted)
+    counts = []
+    for count in (2, 5):
+        torch.manual_seed(0)
+        model, x = Layers(count), torch.randn(3, 4)
+        with options(thunder_speedups=speedups):
+            found = thunderfx(model, executors=[fuser], fuser_strict=True)(x)
+        torch.testing.assert_close(found, model(x))
+        counts.append(len(tried))
+        tried.clear()
+    few, many = counts
+    assert (few == many) is speedups and few >= 8
+    with options(thunder_speedups=speedups):
+        thunderfx(torch.tanh, executors=[fuser])(torch.randn(3, 4))
+    assert len(tried) >= 1  # another graph
+
+
+def test_other_calls_are_tried() -> None:
+    """Those on other sizes, of another type or need of a gradient, or on what is no tensor."""
+    graph = torch.fx.symbolic_trace(lambda x: torch.tanh(x) + 1)
+    tanh = next(node for node in graph.graph.nodes if node.target is torch.tanh)
+    texts = []
+    for sizes, dtype in (((2,), torch.float32), ((3,), torch.float32), ((2,), torch.float64)):
+        tanh.args[0].meta["example_value"] = torch.empty(sizes, dtype=dtype)  # type: ignore[union-attr]
+        texts.append(torch_func._described(tanh))
+    tanh.args[0].meta["example_value"] = torch.empty(2, requires_grad=True)  # type: ignore[union-attr]
+    texts.append(torch_func._described(tanh))
+    assert len({*texts}) == 4 and all(texts)
+    tanh.args[0].meta["example_value"] = 2  # type: ignore[union-attr]
+    assert torch_func._described(tanh) == ""
+    del tanh.args[0].meta["example_value"]  # type: ignore[union-attr]
+    assert torch_func._described(tanh) == ""

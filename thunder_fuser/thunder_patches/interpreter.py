@@ -6,9 +6,9 @@
     Thunder's helpers   ->  the calls they make, see interpreter_helpers.py
 
 nn.Module.__call__ looks for hooks in eight dictionaries, and Thunder interprets each look-up. For a
-global, Thunder interprets two functions of one line. Here, a function is disassembled once, not at
-each call. For the traceback of an exception in the program, Thunder makes a Python frame in a
-thread that it waits for up to 5 ms; here that happens once for each line.
+global, Thunder interprets two functions of one line. For the traceback of an exception in the
+program, Thunder makes a Python frame in a thread that it waits for up to 5 ms; here that happens
+once for each line.
 
 Two fixes are here too, and always on: torch's multi-head attention is read, not called whole; and
 hooks that a program registers are there for the modules that it calls next.
@@ -20,9 +20,8 @@ the option fast_tracing=False.
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Callable, Mapping
-from types import CodeType, FrameType, FunctionType, SimpleNamespace
+from types import FrameType, FunctionType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -50,7 +49,7 @@ _GLOBAL_HOOKS: tuple[Mapping[int, Any], ...] = (
 )  # fmt: skip
 
 _CALL_OF_MODULES = nn.Module._call_impl  # another package may replace it later
-_MOST_KNOWN = 4096  # codes, and lines that raise
+_MOST_KNOWN = 4096  # lines that raise
 
 
 def _is_on(hooks: Hooks) -> bool:
@@ -149,19 +148,6 @@ def detour_helpers(hooks: Hooks) -> None:
         return of_thunder(compiled, running, function, *args, **kwargs)
 
     interpreter._setup_frame_and_run_python_function = interpret
-
-
-def disassemble_once(hooks: Hooks) -> None:
-    """From now on, Thunder disassembles a function once."""
-    # By identity, for equal codes may have other lines. The code is kept, so its id stays its own.
-    known: Bounded[tuple[CodeType, tuple[dis.Instruction, ...]]] = Bounded(_MOST_KNOWN)
-
-    def get_instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
-        if not _is_on(hooks):
-            return tuple(dis.get_instructions(code))
-        return known.get_or_make(id(code), lambda: (code, tuple(dis.get_instructions(code))))[1]
-
-    interpreter.dis = SimpleNamespace(**{**vars(dis), "get_instructions": get_instructions})
 
 
 def make_frames_once(hooks: Hooks) -> None:

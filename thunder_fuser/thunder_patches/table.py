@@ -78,10 +78,6 @@ PATCHES: tuple[Patch, ...] = (
         (f"{_INTERPRETER}:_setup_frame_and_run_python_function",), READ,
     ),
     Patch(
-        "a function is disassembled once, not at each call", "speed-up",
-        interpreter.disassemble_once, (f"{_INTERPRETER}:dis",),
-    ),
-    Patch(
         "a frame for tracebacks is made once for each line", "speed-up",
         interpreter.make_frames_once,
         (f"{_INTERPRETER}:InterpreterFrame.get_or_make_python_frame",),
@@ -107,10 +103,6 @@ PATCHES: tuple[Patch, ...] = (
         bound_symbols.ask_fast,
         tuple(f"{_SYMBOL}.{name}" for name in (
             "flat_args", "flat_outs", "from_bsym_swap_proxies", "gather_ctxs")),
-    ),
-    Patch(
-        "a guard is compared with those of the same proxy", "speed-up",
-        bound_symbols.guard_fast, ("thunder.core.jit_ext:JitCtx.add_constraint",),
     ),
     Patch(
         "operations are not claimed on trial in a trace without collectives", "speed-up",

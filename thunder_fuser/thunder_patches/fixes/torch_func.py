@@ -24,12 +24,17 @@ one that Thunder cannot trace, though it could trace each operation on trial.
 
 Thunder's trial knows no item of sizes, so each such line split a graph. It reads them, so here not.
 
+    layer 1: linear(x: f32[2, 16, 32], w: f32[48, 32])        layer 2: the same call
+
+A trial traces the call and its gradient. Here the second is not made.
+
 Imported behind thunder.dynamo, which takes seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import wraps
 from operator import getitem
 from typing import Any
@@ -39,6 +44,7 @@ from thunder.core.module import ThunderModule
 from thunder.dynamo import splitter, utils
 from thunder.dynamo.compiler import ThunderCompiler
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from thunder_fuser.base.warn import warn_at
 from thunder_fuser.errors import FallbackWarning, InPlaceError
@@ -55,7 +61,11 @@ def _compiled(self: Any, graph: GraphModule, inputs: Any) -> Any:
     places = [str(getattr(call, "__module__", "")) for call in calls]
     if option("thunder_fixes") and any(at.startswith(_OF_TORCH_FUNC) for at in places):
         return graph
-    split = _of_thunder(self, graph, inputs)
+    token = _tried.set(set() if option("thunder_speedups") else None)
+    try:
+        split = _of_thunder(self, graph, inputs)
+    finally:
+        _tried.reset(token)
     if option("thunder_fixes"):
         for name, part in split.named_children():
             if name.startswith("inductor"):
@@ -145,8 +155,35 @@ def _is_supported(node: Node, *args: Any) -> Any:
     of = node.args[0] if node.target is getitem else None
     if isinstance(of, Node) and isinstance(of.meta.get("example_value"), torch.Size):
         return True, None
-    return _is_supported_by_thunder(node, *args)
+    tried = _tried.get()
+    call = "" if tried is None else _described(node)
+    if tried and call in tried:
+        return True, None
+    answer = _is_supported_by_thunder(node, *args)
+    if tried is not None and call and answer[0]:
+        tried.add(call)
+    return answer
 
+
+def _described(node: Node) -> str:
+    """All that Thunder's trial of a call depends on in one graph; empty if it has other inputs than
+    tensors and tuples of them."""
+    examples = [of.meta.get("example_value") for of in node.all_input_nodes]
+    tensors = [x for e in examples for x in (e if isinstance(e, tuple) else (e,))]
+    if not tensors or not all(isinstance(x, torch.Tensor) for x in tensors):
+        return ""
+    arguments = map_arg((node.args, node.kwargs), lambda of: _like(of.meta["example_value"]))
+    return repr((node.op, node.target, arguments))
+
+
+def _like(example: Any) -> Any:
+    if isinstance(example, tuple):
+        return tuple(map(_like, example))
+    return type(example), example.shape, example.dtype, example.device, example.requires_grad
+
+
+# The calls that Thunder has traced on trial, while it splits a graph.
+_tried: ContextVar[set[str] | None] = ContextVar("tried", default=None)
 
 _is_supported_by_thunder = utils.is_node_supported_by_thunder
 splitter.is_node_supported_by_thunder = utils.is_node_supported_by_thunder = _is_supported
