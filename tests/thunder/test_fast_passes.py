@@ -16,6 +16,7 @@ import torch
 from thunder.core import (
     codeutils,
     dtypes,
+    jit_ext,
     prims,
     pytree,
     symbol,
@@ -215,6 +216,19 @@ def test_dead_code_is_the_same(needed: set[str] | None) -> None:
     assert texts[0] == texts[1] and wanted[0] == wanted[1]
     assert ("neg" in texts[0][0], "sin" in texts[0][0]) == (False, needed is not None)
     assert "check_len" in texts[0][0]
+
+
+def test_a_guard_is_added_once() -> None:
+    one, other = map(proxy, ("t1", "t2"))
+    same = [(print, one, 1), (print, one, 1), (print, one, 2), (print, other, 1), (print, one)]
+    added = []
+    for add in (jit_ext.JitCtx.add_constraint, bound_symbols._add_of_thunder):
+        context = jit_ext.JitCtx.__new__(jit_ext.JitCtx)
+        context._constraints = []
+        for constraint in (*same, (str, one, other), (str, one, other), *same):
+            add(context, constraint)
+        added.append(context._constraints)
+    assert added[0] == added[1] and len(added[0]) == 5
 
 
 def test_thunder_calls_them() -> None:

@@ -7,6 +7,7 @@
     gather_ctxs, to_printable   collect the texts and objects of a bound symbol once, not twice
     safe_map_flat, tree_map     take a short way for lists of proxies, and for a single proxy
     dce                         compares names, and looks at tags of all parts only if it must
+    add_constraint              compares a guard only with those of the same proxy
 
 Each pass makes new bound symbols, so the next one computes all of this again. Most trees have two
 or three leaves.
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from thunder.core import baseutils, codeutils, pytree, transform_common, utils
+from thunder.core.jit_ext import JitCtx
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import CollectionProxy, Proxy, Variable, variableify
 from thunder.core.pytree import tree_flatten_with_dataclass, tree_iter, tree_unflatten
@@ -39,6 +41,7 @@ _print_of_thunder = codeutils.to_printable
 _map_of_thunder = utils.safe_map_flat
 _dce_of_thunder = transform_common.dce
 _tree_of_thunder = pytree.tree_map
+_add_of_thunder = JitCtx.add_constraint
 # Thunder prints values of these types as they are.
 _PRINTED = frozenset({str, int, float, bool, complex, type(None), torch.dtype, torch.device})
 _ROWS = (tuple, list)
@@ -67,6 +70,11 @@ def ask_fast(_: Hooks) -> None:
     BoundSymbol.from_bsym_swap_proxies = _from_bsym_swap_proxies
     # The modules, functions and objects in its text; `import_ctx` finds the last.
     BoundSymbol.gather_ctxs = lambda b: (b.import_ctx(), b._get_call_ctx(), b._object_ctx)
+
+
+def guard_fast(_: Hooks) -> None:
+    """From now on, a guard is compared with those of the same proxy."""
+    JitCtx.add_constraint = _add_constraint
 
 
 def _flat_outs(self: BoundSymbol) -> list[Any]:
@@ -198,6 +206,20 @@ def _drop_empty_parts(bsym: BoundSymbol) -> None:
     ]  # fmt: skip
     for part in bsym.subsymbols:
         _drop_empty_parts(part)
+
+
+def _add_constraint(self: JitCtx, constraint: tuple[Any, ...]) -> None:
+    """Adds a guard unless an equal one is there; equal guards have the same function and proxy."""
+    function, first, *_ = constraint
+    key = function, len(constraint), getattr(first, "name", None)
+    every, known = self._constraints, vars(self).setdefault("_known", {})
+    self._constraints = known.setdefault(key, [])
+    before = len(self._constraints)
+    try:
+        _add_of_thunder(self, constraint)
+        every += self._constraints[before:]
+    finally:
+        self._constraints = every
 
 
 def to_printable(trace: Any, value: Any, **contexts: Any) -> Any:

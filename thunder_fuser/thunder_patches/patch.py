@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A place in Thunder -> what is there, and whether it is what a replacement was written for.
 
-    thunder.core.transform_common:dce                                       a function
+    thunder.core.jit_ext:JitCtx.add_constraint                              a function
     thunder.core.jit_ext:_general_jit_lookaside_map[dict.__setitem__]       a function in a table
     thunder.common:CompileData +is_grad_enabled                             not there: it is added
 

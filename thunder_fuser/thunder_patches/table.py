@@ -105,6 +105,10 @@ PATCHES: tuple[Patch, ...] = (
             "flat_args", "flat_outs", "from_bsym_swap_proxies", "gather_ctxs")),
     ),
     Patch(
+        "a guard is compared with those of the same proxy", "speed-up",
+        bound_symbols.guard_fast, ("thunder.core.jit_ext:JitCtx.add_constraint",),
+    ),
+    Patch(
         "operations are not claimed on trial in a trace without collectives", "speed-up",
         passes.claim_once,
         ("thunder.executors.passes:_transform_for_operator_executor_execution",
