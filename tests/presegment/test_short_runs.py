@@ -325,7 +325,7 @@ def test_channels_last_as_thunder_writes_it() -> None:
 
 @pytest.mark.usefixtures("always")
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.integers(1, 3), st.integers(1, 20), st.integers(2, 30), st.integers(2, 7),

@@ -260,7 +260,7 @@ COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator
 SIDES = st.tuples(ATOMS, NUMBERS, NUMBERS)  # which, times, plus
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(SIDES, SIDES, st.sampled_from([*COMPARE]), st.booleans(), SIDES)
 def test_what_is_said_of_a_mask_holds(
     one: Any, other: Any, compare: str, both: bool, third: Any

@@ -479,7 +479,7 @@ def program(
     return *(values[at % len(values)] * 1 for at in results), x.sin().sum()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(sorted(SOURCES)),
     STEPS,

@@ -248,7 +248,7 @@ def drawn(draw: st.DrawFn) -> tuple[tuple[int, int], dict[str, Any]]:
     return sizes, {"kernel_size": length, "stride": step, **rest}
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=25)
 @given(call=drawn(), last=st.booleans())
 def test_any_window(call: tuple[tuple[int, int], dict[str, Any]], last: bool) -> None:
     sizes, keywords = call

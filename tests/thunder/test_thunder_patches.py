@@ -206,7 +206,8 @@ def _inside(jitted: Any) -> Any:
 @pytest.mark.parametrize("copied", [_deep, _pickled, _saved, _inside])
 def test_copies_of_jitted_modules(jit: Jit, copied: Callable[[Any], Any]) -> None:
     jitted, x = jit(Net()), torch.randn(3, 4)
-    jitted.eval()(x)
+    jitted(x)
+    jitted.eval()
     jitted.note = "mine"
     copy = copied(jitted)
     before = jitted(x)

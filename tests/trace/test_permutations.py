@@ -161,7 +161,7 @@ def test_the_rows_of_one_are_added_in_float32_or_wider(dtype: torch.dtype) -> No
     torch.testing.assert_close([one.double() for one in found], expected, rtol=limit, atol=limit)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     tokens=st.integers(0, 5), times=st.integers(1, 3), width=st.integers(1, 5), seed=st.integers()
 )
