@@ -112,7 +112,7 @@ def test_policies_beside_thunders_own(name: str) -> None:
 
 
 def test_thunders_own_policy_gives_the_gradients() -> None:
-    model = make_model("gemma", 1, SMALL, torch.float32)
+    model = make_model("gemma", 2, SMALL, torch.float32)
     samples = [make_input(SMALL, torch.float32, "cpu", seed) for seed in range(4)]
     assert [one for one in accuracy(model, jit_pairwise(model), samples) if not one.passes] == []
 
