@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.cases import rand
+from thunder.core.jit_ext import JitCtx
 from thunder.dynamo import thunderfx
 
 import thunder_fuser
@@ -40,6 +41,25 @@ def test_a_float_that_changes(name: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FallbackWarning)
             torch.testing.assert_close(compiled(*args), function(*args))
+
+
+def test_a_traceback_that_torch_reads_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.fx looks for the line of an error in its file, which Thunder guarded line by line."""
+    torch._dynamo.reset()
+    guards: list[Any] = []
+    add = JitCtx.add_constraint
+
+    def note(self: JitCtx, guard: Any) -> None:
+        guards.append(guard)
+        add(self, guard)
+
+    monkeypatch.setattr(JitCtx, "add_constraint", note)
+    compiled = thunderfx(FUNCTIONS["rsub"], executors=[fuser])
+    for n in (0.1, 0.25):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            compiled(rand(3, 4), rand(3, 4, seed=1), n)
+    assert 0 < len(guards) < 100
 
 
 def test_a_rate_of_dropout_that_changes() -> None:

@@ -11,7 +11,7 @@ program, Thunder makes a Python frame in a thread that it waits for up to 5 ms; 
 once for each line.
 
 Two fixes are here too, and always on: torch's multi-head attention is read, not called whole; and
-hooks that a program registers are there for the modules that it calls next.
+functions of torch and Python that the interpreter cannot read, or reads slowly, are called.
 
 Thunder guards neither hooks nor the way a name was found, so traces and guards stay the same; the
 tests compare their texts. Only functions jitted with this executor take these ways, and none with
@@ -20,6 +20,7 @@ the option fast_tracing=False.
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType
 from typing import Any
@@ -64,9 +65,7 @@ def detour_calls_of_modules(hooks: Hooks) -> None:
     """From now on, Thunder reads only the forward of a module without hooks."""
     called = nn.Module._wrapped_call_impl
     # A copy of the function: Thunder interprets it, as it is not registered below.
-    interpreted = FunctionType(
-        called.__code__, called.__globals__, called.__name__, called.__defaults__
-    )
+    interpreted = FunctionType(called.__code__, called.__globals__, called.__name__)
 
     @register_general_jit_lookaside(called)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,10 +86,10 @@ def _calls_forward_alone(module: nn.Module) -> bool:
 
 
 def call_while_traced(_: Hooks) -> None:
-    """From now on, a graph of Dynamo that is not written yet is written, and hooks are registered
-    and removed, by torch."""
+    """From now on, these are called: what writes a graph of Dynamo, registers and removes hooks,
+    and reads a line of a traceback, whose whole file would become guards."""
     for function in (
-        _LazyGraphModule.real_recompile, RemovableHandle.remove,
+        _LazyGraphModule.real_recompile, RemovableHandle.remove, linecache.getline,
         nn.Module.register_forward_hook, nn.Module.register_forward_pre_hook,
     ):  # fmt: skip
         register_general_jit_lookaside(function)(_called(function))

@@ -59,7 +59,7 @@ PATCHES: tuple[Patch, ...] = (
         interpreter.detour_calls_of_modules, (_LOOKASIDES,),
     ),
     Patch(
-        "how torch writes a graph's text and registers hooks, the interpreter cannot read", "fix",
+        "graphs' text, hooks and lines of tracebacks: their functions are called, not read", "fix",
         interpreter.call_while_traced, (_LOOKASIDES,),
     ),
     Patch(
