@@ -16,7 +16,6 @@ from thunder_fuser.codegen.source import Dialect, Param
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.options import options
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.cpu import compile_cpu
@@ -384,7 +383,3 @@ def test_a_drawn_scalar_is_no_size() -> None:
     with pytest.raises(DefinitionError) as caught, FusionDefinition() as fd:
         fd.add_output(fd.ops.cast(fd.define_scalar(drawn="dice"), DataType.Float))
     assert 'drawn: expected "seed" or "offset"' in str(caught.value)
-
-
-def test_what_is_recomputed_across_segments() -> None:
-    assert OPS["uniform"].is_cheap and not OPS["normal"].is_cheap

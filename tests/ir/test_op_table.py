@@ -253,8 +253,3 @@ def test_a_call_that_does_not_fit() -> None:
     assert str(error.value) == (
         "ops.log: expected (x), got an unexpected keyword argument 'scale'"
     )
-
-
-def test_which_rows_are_cheap_to_recompute() -> None:
-    assert OPS["add"].is_cheap and OPS["cast"].is_cheap and OPS["slice"].is_cheap
-    assert not OPS["exp"].is_cheap and not OPS["sum"].is_cheap

@@ -115,12 +115,6 @@ class Op:
         """The default of an argument; inspect.Parameter.empty if it is required."""
         return self.parameters.parameters[name].default
 
-    @property
-    def is_cheap(self) -> bool:
-        """True if recomputing it costs less than moving its result through memory."""
-        expensive = (OpKind.REDUCTION, OpKind.SCAN)
-        return self.kind not in expensive and self.cost <= 2
-
 
 def own_names(signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keywords with nvFuser's names of arguments replaced by the names here."""

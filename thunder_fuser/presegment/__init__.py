@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from thunder_fuser.analysis.repeats import is_costly
+from thunder_fuser.analysis.cost import is_expensive
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError, nearest
 from thunder_fuser.ir.fusion import Fusion
@@ -38,7 +38,7 @@ from thunder_fuser.target import Target
 _ANY = frozenset(OPS)
 _REDUCTIONS = frozenset(row.name for row in OPS.values() if row.kind is OpKind.REDUCTION)
 _SCANS = frozenset(row.name for row in OPS.values() if row.kind is OpKind.SCAN)
-_COSTLY = frozenset(row.name for row in OPS.values() if is_costly(row))
+_COSTLY = frozenset(row.name for row in OPS.values() if is_expensive(row))
 
 PASSES: tuple[FusionPass, ...] = (
     FusionPass(lay_out, frozenset(LAYOUT), needed="kernels know layouts only as strides"),

@@ -26,7 +26,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from thunder_fuser.analysis.repeats import is_costly
+from thunder_fuser.analysis.cost import is_recomputable
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
@@ -177,7 +177,7 @@ def _scaled(fusion: Fusion, products: Mapping[OpRecord, _RowsAndMatrix]) -> dict
 def _saves_a_kernel(fusion: Fusion, rest: str, few: Collection[OpRecord]) -> bool:
     """True if `rest` is in memory as rows, or a kernel of another sum stores it. Else the kernel of
     the norm would become one that stores `rest`."""
-    chain = [*makers(fusion.producer, rest, _is_cheap)]
+    chain = [*makers(fusion.producer, rest, is_recomputable)]
     if any(record in few or record.row.kind is OpKind.REDUCTION for record in chain):
         return True
     if not all(r.op in {"cast", "reshape"} for r in chain):
@@ -205,7 +205,7 @@ def _parts(
         if other in views and (scale := _scale(fusion, str(other), rest)):
             return _Scaled(rest, factors, scale)
     for rest, other in pairs if len(factors) < MOST_FACTORS else ():
-        cheap = all(map(_is_cheap, makers(fusion.producer, str(other))))
+        cheap = all(map(is_recomputable, makers(fusion.producer, str(other))))
         if cheap and rest in alone:
             scaled = _parts(fusion, readers, rest, factors=(*factors, other))
             if scaled is not None:
@@ -232,7 +232,7 @@ def _scale(fusion: Fusion, name: str, rest: str) -> str:
         inner = makers(fusion.producer, source, lambda record: record.outputs[0] not in ends)
         return (
             tensors[source].sizes == sizes and record.ints("dims") == (len(sizes) - 1,)
-            and all(record.outputs[0] in ends or _is_cheap(record) for record in inner)
+            and all(record.outputs[0] in ends or is_recomputable(record) for record in inner)
         )  # fmt: skip
 
     scale = _spread(fusion, name, is_small, _SPREADS)
@@ -256,11 +256,6 @@ def _is_between_floats(fusion: Fusion, record: OpRecord) -> bool:
     """True for a cast that loses digits at most: no cast to integers or to 8 bits."""
     dtypes = {fusion.tensors[name].dtype for name in (*names_of(record), *record.outputs)}
     return record.op == "cast" and dtypes <= SUMMED
-
-
-def _is_cheap(record: OpRecord) -> bool:
-    """True if each block may compute the result again."""
-    return _is_move(record) or (record.row.kind is OpKind.POINTWISE and not is_costly(record.row))
 
 
 def _unrounded(fusion: Fusion, name: str) -> str:

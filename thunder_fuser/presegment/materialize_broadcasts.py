@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from thunder_fuser.analysis.cost import INLINED, is_expensive, outer_repeats, work
 from thunder_fuser.analysis.part import Part, Parts
-from thunder_fuser.analysis.repeats import is_costly, outer_repeats
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
@@ -28,7 +28,6 @@ from thunder_fuser.target import Target
 
 STRADDLED_OPS = 16  # that find and load a value for each element, instead of for a vector
 FEW = 16  # elements of a result for one that is stored
-_INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
 def materialize_broadcasts(fusion: Fusion, target: Target, options: CompileOptions) -> RewriteRule:
@@ -59,14 +58,15 @@ def _saving(fusion: Fusion, name: str, times: int, target: Target) -> float:
     if any(expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN) for expr in chain):
         return 0.0
     tensors = fusion.tensors
-    work = sum(prod(tensors[e.outputs[0]].sizes) * e.row.cost for e in chain if is_costly(e.row))
     moved = 2 * prod(tensors[name].sizes) * tensors[name].dtype.bytes
-    return work * (times - 1) / target.ops_per_byte - moved
+    expensive = [expr for expr in chain if is_expensive(expr.row)]
+    once = sum(work(e.row, prod(tensors[e.outputs[0]].sizes), target) for e in expensive)
+    return once * (times - 1) - moved
 
 
 def _is_inlined(expr: OpRecord) -> bool:
     """True if a kernel that reads the value computes it: no boundary, lookup or reduction."""
-    return expr.row.kind in _INLINED and expr.op != "segment_set"
+    return expr.row.kind in INLINED and expr.op != "segment_set"
 
 
 def _broadcast(fusion: Fusion) -> dict[str, int]:

@@ -39,16 +39,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from thunder_fuser.analysis.cost import is_recomputable
 from thunder_fuser.analysis.domain_map import is_unit
 from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.presegment.rewrite import RewriteRule, makers
 from thunder_fuser.schedule.axes import summed_order
-from thunder_fuser.schedule.persistence import EXPENSIVE
 from thunder_fuser.target import Target
 
 NARROW = 2  # bytes of an element of x: sums of Float are much wider
@@ -157,10 +156,7 @@ def _saves_a_pass(whole: Part, spread: Spread) -> bool:
 
 def _is_cheap(whole: Part, spread: Spread) -> bool:
     """True if x can be computed at any place, for the first rows once more."""
-    return all(
-        expr.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT) and expr.row.cost < EXPENSIVE
-        for expr in makers(whole.producer, spread.x)
-    )
+    return all(map(is_recomputable, makers(whole.producer, spread.x)))
 
 
 def _wide_type(

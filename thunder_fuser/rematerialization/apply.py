@@ -27,7 +27,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.analysis.repeats import is_costly
+from thunder_fuser.analysis.cost import is_expensive
 from thunder_fuser.ir.op_schema import Op as OpRow
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
@@ -166,7 +166,7 @@ class _Reader:
         """The arithmetic beyond the first time, for a result that a kernel computes repeatedly."""
         row = _row(leaf)
         times = max((self.repeats.get(out.name, 1) for out in makes(leaf)), default=1)
-        return 0 if row is None or not is_costly(row) else (times - 1) * _operations(leaf)
+        return 0 if row is None or not is_expensive(row) else (times - 1) * _operations(leaf)
 
     def _value(self, out: Proxy, op: Op) -> ForwardValue:
         tags = {

@@ -16,14 +16,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
+from thunder_fuser.analysis.cost import is_expensive
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of
 from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import HeuristicParams, PersistentBuffer, ScheduledFusion
 
-EXPENSIVE = 8  # the cost of exp
 CPU_ROW_BYTES = 256 * 1024  # a row buffer that stays in the second-level cache
 SCRATCH_BYTES = 4096  # shared memory left to block reductions
 LONG_ROW_THREADS = 512  # for rows that do not fit in registers
@@ -218,8 +217,7 @@ def _nests_of_points(scheduled: ScheduledFusion) -> dict[Point, set[int]]:
 def _is_expensive(scheduled: ScheduledFusion, point: Point) -> bool:
     """True if the point's own op is expensive."""
     expr = scheduled.part.producer.get(point.name)
-    kinds = (OpKind.POINTWISE, OpKind.RANDOM)
-    return expr is not None and expr.row.kind in kinds and expr.row.cost >= EXPENSIVE
+    return expr is not None and is_expensive(expr.row)
 
 
 def _is_row(scheduled: ScheduledFusion, point: Point) -> bool:

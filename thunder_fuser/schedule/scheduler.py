@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
+from thunder_fuser.analysis.cost import is_cheap
 from thunder_fuser.analysis.part import Part, axis_symbols, result_index
 from thunder_fuser.base.threads import cached_property
 from thunder_fuser.compile_options import CompileOptions
@@ -182,7 +183,7 @@ def _is_expensive(part: Part, name: str) -> bool:
     while stack:
         expr = part.producer.get(stack.pop())
         if expr is not None and expr.outputs[0] not in seen:
-            if not expr.row.is_cheap:
+            if not is_cheap(expr.row):
                 return True
             seen.add(expr.outputs[0])
             stack.extend(names_of(expr))

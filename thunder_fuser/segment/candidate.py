@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.cost import is_cheap, passes
 from thunder_fuser.segment.fusion_info import FusionInfo
 
 
@@ -64,15 +65,6 @@ def wasted(info: FusionInfo, candidate: Candidate) -> int:
     return info.waste.price({**reads_of(info, candidate), **stored}, patterns) if patterns else 0
 
 
-def passes(depths: int) -> float:
-    """Roughly how often a segment with reductions at so many depths computes an expression.
-
-    Reductions that wait for each other need several passes over the data. Each pass after the first
-    computes about half of the expressions again.
-    """
-    return 1 + max(depths - 1, 0) / 2
-
-
 def total(info: FusionInfo, candidates: Sequence[Candidate]) -> float:
     """The cost of a plan."""
     return sum(cost_of(info, candidate) for candidate in candidates)
@@ -100,8 +92,7 @@ def candidates_from(
 
 def live_exprs(info: FusionInfo, exprs: frozenset[int], stores: Iterable[str]) -> frozenset[int]:
     """The expressions that the stored values depend on."""
-    live: set[int] = set()
-    stack = [info.number[name] for name in sorted(stores)]
+    live, stack = set[int](), [info.number[name] for name in sorted(stores)]
     while stack:
         at = stack.pop()
         if at in exprs and at not in live:
@@ -117,14 +108,13 @@ def repeats_compared(info: FusionInfo, sets: Iterable[Iterable[int]]) -> bool:
     """
     if not info.compares:
         return False
-    expensive = [at for exprs in sets for at in exprs if not info.exprs[at].row.is_cheap]
+    expensive = [at for exprs in sets for at in exprs if not is_cheap(info.exprs[at].row)]
     return len(set(expensive)) < len(expensive)
 
 
 def external(info: FusionInfo, exprs: Iterable[int]) -> list[str]:
     """The names of the values that expressions read but do not compute, in order."""
-    computed: set[str] = set()
-    outside: dict[str, None] = {}
+    computed, outside = set[str](), dict[str, None]()
     for at in sorted(exprs):  # in program order, so producers come before their readers
         for name in info.operands[at]:
             if name not in computed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from thunder_fuser.analysis.cost import INLINED, work
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
@@ -21,7 +22,6 @@ from thunder_fuser.target import Target
 
 _CALLED = (OpKind.EXTERNAL, OpKind.COMMUNICATION)
 _SCATTERED = ("take_along_axis", "gather")  # their reads are single elements
-_PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
 # Ops that read no more elements of their source than their result has.
 _PARTIAL = ("slice", "select", "index_select", "take_along_axis", "gather", "embedding_fwd")
 
@@ -105,8 +105,8 @@ class FusionInfo:
         """True if its axes alone tell schedulers enough: it is no scan, torch call, lookup or
         partial result, and its tensors have elements."""
         expr = self.exprs[at]
-        is_partial = expr.row.kind is OpKind.REDUCTION and expr.attr("chunk") is not None
-        return expr.row.kind in _PLAIN and not is_partial and self._has_elements(at)
+        is_whole = expr.row.kind is OpKind.REDUCTION and expr.attr("chunk") is None
+        return (expr.row.kind in INLINED or is_whole) and self._has_elements(at)
 
     def _work(self, expr: OpRecord) -> float:
         """The bytes that memory moves in the time of computing it once."""
@@ -114,7 +114,7 @@ class FusionInfo:
             return 0.0
         names = names_of(expr) if expr.row.kind is OpKind.REDUCTION else expr.outputs
         count = max((self.elements[n] for n in names), default=0)
-        return count * expr.row.cost / self.target.ops_per_byte
+        return work(expr.row, count, self.target)
 
     def _compares(self, expr: OpRecord) -> bool:
         """True if it compares a computed float, whose last bit may then decide the result."""

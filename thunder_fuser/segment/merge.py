@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from thunder_fuser.analysis.cost import passes
 from thunder_fuser.schedule.scheduler import NoMatch
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.acyclic import GroupOrder
-from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.units import Summary, merged, stored_axes, wasted
 
 MOST_COARSENED = 32  # expressions of a coarse unit; merge_greedily joins those of longer chains

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 
+from thunder_fuser.analysis.cost import is_cheap
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.candidate import (
     Candidate,
@@ -108,13 +109,12 @@ def _stored_chain(info: FusionInfo, owner: Mapping[str, int], name: str) -> Expr
 
 def _cheap_chain(info: FusionInfo, name: str) -> Exprs:
     """The cheap expressions that compute a value; none if it is an input, or they are too many."""
-    chain: set[int] = set()
-    stack = [name]
+    chain, stack = set[int](), [name]
     while stack:
         at = info.number.get(stack.pop())
         if at is None or at in chain:
             continue
-        if info.exprs[at].row.is_cheap and not info.is_made_once(at):
+        if is_cheap(info.exprs[at].row) and not info.is_made_once(at):
             chain.add(at)
             stack += info.operands[at]
         if len(chain) > MAX_CHEAP:

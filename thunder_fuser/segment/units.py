@@ -23,13 +23,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.cost import INLINED, is_cheap
 from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.segment.fusion_info import FusionInfo
 
 MAX_CHAIN = 8  # expressions; a longer chain is cut, and its middle may be stored
-
-_COPIED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 # ---- cheap chains
 
@@ -51,7 +50,7 @@ def _shared_chains(info: FusionInfo) -> CheapChains:
     """The chain that computes each cheap value with several readers."""
     chains: dict[str, CheapChain] = {}
     for at, expr in enumerate(info.exprs):
-        is_copied = expr.row.kind in _COPIED and expr.row.is_cheap
+        is_copied = expr.row.kind in INLINED and is_cheap(expr.row)
         if is_copied and not (info.is_number(at) or info.is_made_once(at)):
             chain = _chain(info, at, chains)
             if chain is None and not chains.keys().isdisjoint(info.operands[at]):

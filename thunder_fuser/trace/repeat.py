@@ -19,7 +19,7 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_fuser.analysis.repeats import outer_repeats
+from thunder_fuser.analysis.cost import outer_repeats
 from thunder_fuser.trace.op import Op, alike
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import makes, reads
