@@ -380,8 +380,7 @@ def _slice_written(step: BoundSymbol, whole: TensorProxy, part: TensorProxy) -> 
     """The whole, with these elements in the slice."""
     if 0 in part.shape:
         return whole
-    starts, strides = step.args[1], step.kwargs.get("strides")
-    strides = (step.args[3] if len(step.args) > 3 else strides) or (1,) * len(starts)
+    _, starts, _, strides = step.args
     widths = [
         (start, size - start - (count - 1) * stride - 1, stride - 1)
         for start, size, count, stride in zip(starts, whole.shape, part.shape, strides, strict=True)
