@@ -227,6 +227,14 @@ def through_a_diagonal(x: Any, c: Any) -> Any:
 
 
 @refused
+def a_part_of_an_expanded_view(x: Any, c: Any) -> Any:
+    b = x * 2
+    wide = b.expand(2, *b.shape)
+    wide[0].add_(10)  # both halves of it are one memory
+    return wide * 1
+
+
+@refused
 def through_detach(x: Any, c: Any) -> Any:
     b = x.sin()
     b.detach()[1].mul_(2)

@@ -305,12 +305,14 @@ class _Rewriter(_Memories):
         """The tensor has this value from now on, and so has its part of all that it views."""
         values = {name: value}
         for at in [other for other in self.above(name) if other in self.links]:
-            step = self._step(at)
+            step, maker = self._step(at), self.links[at].step
             inverse = _INVERSES.get(step.sym.id) if step else None
-            if not (step and inverse) or elements_of(step.output) > elements_of(step.args[0]):
-                # The write may have changed the others or not.
+            overlaps = maker and elements_of(maker.output) > elements_of(maker.args[0])
+            if not (step and inverse) or overlaps:
+                # The write may have changed the others or not, and other parts of what overlaps.
+                sure = name if overlaps else at
                 for other in {*self.above(at), *self.touched(at)}:
-                    if at not in self.above(other):
+                    if sure not in self.above(other):
                         self.lost[other] = self.links[at], self.line
                 break
             viewed = step.args[0]

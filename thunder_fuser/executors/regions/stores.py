@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions.plan import Plan, RegionMemory, Write
@@ -71,7 +71,9 @@ class _Stores:
             return
         if not self._may_move(maker, at, old) or not _are_together(region, old, index):
             return
-        added = [*slices.views, *(_renamed(part, target, old) for part in parts(write))]
+        swap = {variableify(target): old}
+        written = (part.from_bsym_swap_proxies(swap, skip_output=True) for part in parts(write))
+        added = [*slices.views, *written]
         if len(region.leaves) + len(added) > MOST_OPS:
             return
         (result,), value = makes(write), makes(added[-2])[0].name
@@ -160,9 +162,3 @@ def _are_together(region: Region, *others: Proxy) -> bool:
     """True if all tensors, those of the region too, are on one device."""
     proxies = (*region.inputs, *region.outputs, *others)
     return len({proxy.device for proxy in proxies if isinstance(proxy, TensorProxy)}) == 1
-
-
-def _renamed(bsym: BoundSymbol, old: Proxy, new: Proxy) -> BoundSymbol:
-    """The bound symbol with another operand."""
-    args = tuple(new if isinstance(a, Proxy) and a.name == old.name else a for a in bsym.args)
-    return bsym.from_bsym(args=args)
