@@ -32,6 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     weights = (tokens.BF16, *tokens.NARROW)
     add("--weights", choices=weights, default=tokens.BF16, help="of the tokens' model (bf16)")
     add("--layers", type=at_least_one, help="of the model, if not its own")
+    add("--places", type=at_least_one, default=512, help="of the cache (512)")
     add("--seconds", type=float, default=0.2, help="of running, for each product (0.2)")
 
 
@@ -63,7 +64,8 @@ def _products(given: argparse.Namespace, report: Report, rate: float) -> None:
 
 
 def _tokens(given: argparse.Namespace, report: Report, rate: float) -> None:
-    sizes = tokens.SMALL if given.small else tokens.MODELS[given.of]
+    sizes = replace(tokens.MODELS[given.of], sequence=given.places)
+    sizes = replace(tokens.SMALL, experts=sizes.experts) if given.small else sizes
     sizes = replace(sizes, layers=given.layers or sizes.layers)
     report.figures["model"] = {**asdict(sizes), "weights": given.weights}
     found: list[tokens.Measured] = []

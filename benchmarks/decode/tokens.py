@@ -53,6 +53,7 @@ class Model:
     hidden: int = 8192
     vocabulary: int = 128256
     sequence: int = 512
+    experts: int = 0  # feed-forward nets, of which each token has two
 
     @property
     def head(self) -> int:
@@ -64,6 +65,7 @@ MODELS = {
     "Llama-3.2-1B": Model(),
     "Qwen2.5-0.5B": Model(24, 896, 14, 2, 4864, 151936),
     "Llama-3-8B": Model(32, 4096, 32, 8, 14336),
+    "2 of 8 experts": Model(experts=8),
 }
 
 
@@ -76,8 +78,7 @@ class Layer(nn.Module):
         self.norm_1, self.norm_2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
         self.q, self.project = (nn.Linear(width, width, bias=False) for _ in range(2))
         self.k, self.v = (nn.Linear(width, kv, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(width, sizes.hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(sizes.hidden, width, bias=False)
+        self.net = Experts(sizes, batch) if sizes.experts else Net(sizes)
         for name in ("keys", "values"):
             cache = torch.zeros(batch, sizes.kv_heads, sizes.sequence, sizes.head)
             self.register_buffer(name, cache)
@@ -87,8 +88,7 @@ class Layer(nn.Module):
         mask: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         x = x + self.project(self.attention(self.norm_1(x), turn, position, mask))
-        y = self.norm_2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.net(self.norm_2(x))
 
     def attention(
         self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], position: torch.Tensor,
@@ -103,6 +103,52 @@ class Layer(nn.Module):
         self.values.index_copy_(2, position, v)
         y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
         return y.reshape(batch, 1, sizes.width)
+
+
+class Net(nn.Module):
+    """A feed-forward net: swiglu."""
+
+    def __init__(self, sizes: Model) -> None:
+        super().__init__()
+        width, hidden = sizes.width, sizes.hidden
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Experts(nn.Module):
+    """Of several feed-forward nets two for each token, whose weights alone are read.
+
+    Tokens prefer experts so clearly that no rounding decides which ones they have.
+    """
+
+    def __init__(self, sizes: Model, batch: int) -> None:
+        super().__init__()
+        count, width, hidden = sizes.experts, sizes.width, sizes.hidden
+        self.router = nn.Linear(width, count, bias=False)
+        preferred = torch.stack([8.0 * torch.randperm(count) for _ in range(batch)])
+        self.register_buffer("preferred", preferred)
+
+        def weights(of: int, to: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(count, to, of) / of**0.5)
+
+        self.gate, self.up = weights(width, hidden), weights(width, hidden)
+        self.down = weights(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x[:, 0]
+        shares, chosen = (self.router(x) + self.preferred).topk(2)
+        gate = torch.einsum("ti,taoi->tao", x, self.gate[chosen])
+        up = torch.einsum("ti,taoi->tao", x, self.up[chosen])
+        y = torch.einsum("tao,taio->tai", F.silu(gate) * up, self.down[chosen])
+        return torch.einsum("tai,ta->ti", y, shares.softmax(-1))[:, None]
+
+    @property
+    def unread(self) -> float:
+        """The part of the experts that no token has."""
+        return 1 - len(self.preferred.topk(2).indices.unique()) / len(self.gate)
 
 
 def rotate(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -139,10 +185,16 @@ class Llama(nn.Module):
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of all weights but the embedding, of which a token reads a row."""
+        """Bytes of all weights but the embedding, of which a token reads a row, and of experts that
+        no token has."""
         narrow = (layer for layer in self.modules() if isinstance(layer, Quantised))
         read = [*self.parameters(), *(buffer for layer in narrow for buffer in layer.buffers())]
-        return sum(weight.nbytes for weight in read) - self.tokens.weight.nbytes
+        unread = sum(
+            int(part.unread * weight.nbytes)
+            for part in self.modules() if isinstance(part, Experts)
+            for weight in (part.gate, part.up, part.down)
+        )  # fmt: skip
+        return sum(weight.nbytes for weight in read) - self.tokens.weight.nbytes - unread
 
 
 class Quantised(nn.Module):

@@ -32,10 +32,14 @@ def test_products_are_right_and_measured() -> None:
     assert all(one["floor"] > 0 and one["of_floor"]["torch"] > 0 for one in found)
 
 
-@pytest.mark.parametrize("weights", [tokens.BF16, *tokens.NARROW])
-def test_tokens_are_right_and_measured(weights: str) -> None:
+@pytest.mark.parametrize(
+    ("of", "weights"),
+    [("Llama-3.2-1B", tokens.BF16), *(("Llama-3.2-1B", narrow) for narrow in tokens.NARROW),
+     ("2 of 8 experts", tokens.BF16)],
+)  # fmt: skip
+def test_tokens_are_right_and_measured(of: str, weights: str) -> None:
     report = Report({}, None)
-    run.run(small(parts=["tokens"], batch=[1, 2], layers=1, weights=weights), report)
+    run.run(small(parts=["tokens"], batch=[1, 2], layers=1, of=of, weights=weights), report)
     assert report.failed == [] and report.figures["broken"] == {}
     found = report.figures["tokens"]
     assert [(one["batch"], one["contender"]) for one in found] == [
@@ -65,3 +69,10 @@ def test_a_slow_product_misses_the_goal() -> None:
     assert next(products.sums([fast])) == "model, rows 1: ours 0.009 ms, 0.89 of the floor"
 
 
+def test_of_experts_only_the_chosen_ones_are_read() -> None:
+    sizes = replace(tokens.SMALL, experts=8, layers=1)
+    one, four = (tokens.make(sizes, batch, torch.device("cpu")) for batch in (1, 4))
+    (net,) = (part for part in one.modules() if isinstance(part, tokens.Experts))
+    experts = net.gate.nbytes + net.up.nbytes + net.down.nbytes
+    every = sum(weight.nbytes for weight in one.parameters()) - one.tokens.weight.nbytes
+    assert one.read_bytes == every - experts * 3 // 4 < four.read_bytes <= every
