@@ -18,7 +18,7 @@ from thunder_fuser.executors.pipeline import read_trace
 from thunder_fuser.explain.jitted import jit
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES
-from thunder_fuser.trace.rewrites.functionalize import functionalize
+from thunder_fuser.trace.rewrites.functionalize import functionalize, leave_written_views
 
 Function = Callable[..., Any]
 
@@ -313,3 +313,24 @@ def test_random_programs(drawn: Any) -> None:
     for got, one, right in zip(found, of_thunder, expected, strict=True):
         if torch.equal(one, right):
             assert torch.equal(got, right)
+
+
+# ----------------------------------------------------------------- views that are written stay
+
+
+def a_flat_argument(x: Any, y: Any) -> Any:
+    """The write must reach x."""
+    x.view(-1).mul_(2)
+    return x + y.view(-1).sum()
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, function: Function) -> list[str]:
+    """The names of what the pass leaves to torch."""
+    before = prepared(monkeypatch, function, *tensors())
+    pairs = zip(before.ops, leave_written_views(before).ops, strict=True)
+    return [a.bsym.sym.name for a, b in pairs if a.is_fusible and not b.is_fusible]
+
+
+def test_a_written_view_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(monkeypatch, a_flat_argument) == ["view"]
+    assert refused(monkeypatch, flattened) == []
