@@ -3,7 +3,7 @@
 
 The unit is a byte that memory moves in the same time. A launch costs `target.launch_bytes`, an
 element of an op its `cost` in ir/op_table.py, and sector_waste.py has the price of what a kernel
-reads beside what it needs. target.py says how its two numbers were measured.
+reads beside what it needs.
 
     cheap: add, cast, div, sqrt, views      copied into each segment, computed in each pass
     expensive: exp, erf, sin, pow           stored once where it is broadcast, kept on chip
@@ -19,7 +19,8 @@ from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.target import Target
 
 CHEAP = 2  # simple float operations an element; no op in common use costs more than 2, less than 8
-INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)  # by what reads them
+# A kernel that reads such a value may compute it.
+INLINED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
 def is_cheap(row: Op) -> bool:
