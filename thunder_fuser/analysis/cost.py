@@ -2,8 +2,7 @@
 """What it costs to compute a value, to compute it again, and to keep it.
 
 The unit is a byte that memory moves in the same time. A launch costs `target.launch_bytes`, an
-element of an op its `cost` in ir/op_table.py, and sector_waste.py has the price of what a kernel
-reads beside what it needs.
+element of an op its `cost` in ir/op_table.py; sectors that are read in vain have sector_waste.py.
 
     cheap: add, cast, div, sqrt, views      copied into each segment, computed in each pass
     expensive: exp, erf, sin, pow           stored once where it is broadcast, kept on chip
