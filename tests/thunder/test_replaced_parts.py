@@ -28,9 +28,18 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([nn.Tanh(), nn.Sigmoid()])
         self.register_buffer("mean", torch.ones(3))
         self.register_buffer("shift", torch.full((3,), 0.5))
+        self.scale, self.slope = 1.5, 2.0
+
+    @property
+    def twice(self) -> float:
+        return 2 * self.slope
+
+    @twice.setter
+    def twice(self, value: float) -> None:
+        self.slope = value / 2
 
     def forward(self, x: Any) -> Any:
-        x = x + self.shift
+        x = x * self.scale * self.slope + self.shift
         x = self.act(self.first(x)) * self.mean
         for layer in self.layers:
             x = layer(x)
@@ -80,6 +89,14 @@ def one_layer_less(model: Any) -> None:
     del model.layers[1]
 
 
+def a_number(model: Any) -> None:
+    model.scale = -3.0
+
+
+def a_property(model: Any) -> None:
+    model.twice = 7.0
+
+
 def a_hook(model: Any) -> None:
     model.first.register_forward_hook(lambda module, args, result: result * 3)
 
@@ -90,8 +107,8 @@ def a_parametrization(model: Any) -> None:
 
 CHANGES = [
     a_parameter, another_type, no_bias, a_buffer, a_new_buffer, a_submodule,
-    a_submodule_with_weights, another_layer, one_more_layer, one_layer_less, a_hook,
-    a_parametrization,
+    a_submodule_with_weights, another_layer, one_more_layer, one_layer_less, a_number, a_property,
+    a_hook, a_parametrization,
 ]  # fmt: skip
 DOORS = {
     "thunder_fuser": thunder_fuser.jit,

@@ -6,6 +6,7 @@
     jitted.double()                           an error about old buffers   the new ones are read
     model.act = ReLU(); a hook comes, goes    the old program              traced again
     jitted.mean = tensor                      an attribute nobody reads    the model's buffer
+    jitted.scale = 5.0                        an error about 5.0 and 3.0   the model's number
     self.mean = tensor, in forward            a copy in the jitted module  the model's buffer
 
 Replaced: ThunderModule.__init__, forward, set_buffer and __setattr__. Thunder notes the parameters,
@@ -49,10 +50,9 @@ def follow_replaced_parts(_: Hooks) -> None:
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
         model = vars(self).get("_modules", {}).get("_model")
-        is_part = isinstance(value, (nn.Parameter, nn.Module)) or any(
-            name in vars(model)[table] for table in _TABLES if model is not None
-        )
-        of_torch(self if model is None or not is_part else model, name, value)
+        is_here = model is None or name in vars(self) or hasattr(ThunderModule, name)
+        is_of_model = isinstance(value, (nn.Parameter, nn.Module)) or name in dir(model)
+        of_torch(self if is_here or not is_of_model else model, name, value)
 
     ThunderModule.__init__ = init
     ThunderModule.forward = forward
