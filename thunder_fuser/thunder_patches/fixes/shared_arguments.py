@@ -108,7 +108,7 @@ def _are_same(values: list[Any], names: list[str], at: int, other: int) -> bool:
     raise InPlaceError(
         f"the arguments {names[at]} and {names[other]}, one of which is written in place",
         expected="one tensor twice, or tensors that share no memory",
-        got=f"{places} of one storage", do="pass a clone of one of them",
+        got=f"{places} of one storage", do="pass the whole and slice it inside",
     )  # fmt: skip
 
 
