@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import thunder_fuser
+from thunder_fuser.fast_path.calls import fast_path_of
 from thunder_fuser.options import options
 
 SETTINGS = {"shift": 0.5}
@@ -406,3 +407,16 @@ def test_what_thunder_does_not_compare(grad: bool) -> None:
             if not round_:
                 misses = thunder.cache_misses(jitted)
     assert thunder.cache_misses(jitted) == misses < len(CALLS)
+
+
+def test_the_text_of_a_guard(golden: Callable[[str], None]) -> None:
+    """It answers itself: a guard that raises counts as a failed one, and Thunder's are asked."""
+    model, x = Model(), torch.randn(2, 4)
+    jitted = thunder_fuser.jit(model)
+    jitted(x, factor=0.5)
+    (known,) = fast_path_of(jitted).all_known()
+    assert known.guarded is not None
+    inputs = known.guarded.guard((x,), {"factor": 0.5})
+    assert inputs is not None and {id(x), id(model.weight)} <= {id(one) for one in inputs[0]}
+    assert known.guarded.guard((x,), {"factor": 0.25}) is None
+    golden(known.guarded.text)
