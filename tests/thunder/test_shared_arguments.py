@@ -204,5 +204,5 @@ REFUSED: Sequence[Cut] = (
 @by_jits_of_thunder
 @pytest.mark.parametrize("cut", REFUSED)
 def test_what_overlaps_a_written_argument(cut: Cut, jit: Jit) -> None:
-    with pytest.raises(InPlaceError, match=r"the arguments x and y.*To fix it: pass a clone"):
+    with pytest.raises(InPlaceError, match=r"the arguments x and y.*To fix it: pass the whole"):
         jit(_write_first)(*cut(torch.arange(24.0).view(4, 6)))
