@@ -51,8 +51,8 @@ def follow_replaced_parts(_: Hooks) -> None:
     def set_attribute(self: Any, name: str, value: Any) -> None:
         model = vars(self).get("_modules", {}).get("_model")
         is_here = model is None or name in vars(self) or hasattr(ThunderModule, name)
-        is_of_model = isinstance(value, (nn.Parameter, nn.Module)) or name in dir(model)
-        of_torch(self if is_here or not is_of_model else model, name, value)
+        is_part = isinstance(value, (nn.Parameter, nn.Module))
+        of_torch(self if is_here or not (is_part or name in dir(model)) else model, name, value)
 
     ThunderModule.__init__ = init
     ThunderModule.forward = forward
@@ -112,9 +112,9 @@ def need_another_program(before: ModelParts, after: ModelParts) -> bool:
 def follow(jitted: ThunderModule) -> None:
     """Makes a jitted module read the parts that its model has now."""
     before: ModelParts = jitted._parts
-    jitted._parts = after = parts_now(jitted._model, before)
-    if after is before:
+    if (after := parts_now(jitted._model, before)) is before:
         return
+    jitted._parts = after
     if need_another_program(before, after):
         _forget_programs(jitted, before)
         return
