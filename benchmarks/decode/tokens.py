@@ -37,8 +37,8 @@ POSITION = 100  # of the token that is measured
 WRONG = 1.5  # times eager's error
 LEAST_ERROR = 1e-2
 WARM_UPS = 4  # calls, of which CUDA graphs take two
-# Calls in a row, as in a loop. The first launch and the wait for the last token take some 0.5 ms of
-# the host: of 16 calls, that was 0.03 to 0.07 ms a token beside 0.78 of the device.
+# Calls in a row, as in a loop. With few of them, a slow host's first launch and its wait for the
+# last token would be a part of what is measured.
 IN_A_ROW = 64
 
 

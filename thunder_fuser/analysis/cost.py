@@ -2,7 +2,7 @@
 """What it costs to compute a value, to compute it again, and to keep it.
 
 The unit is a byte that memory moves in the same time. A launch costs `target.launch_bytes`, an
-element of an op its `cost` in ir/op_table.py; sectors that are read in vain have sector_waste.py.
+element of an op its `cost` in ir/op_table.py. sector_waste.py prices sectors that are read in part.
 
     cheap: add, cast, div, sqrt, views      copied into each segment, computed in each pass
     expensive: exp, erf, sin, pow           stored once where it is broadcast, kept on chip
