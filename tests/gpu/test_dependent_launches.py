@@ -54,7 +54,7 @@ def test_the_same_bits(function: Callable[..., torch.Tensor], sizes: tuple[int, 
                 assert torch.equal(graphs(*values), expected)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
 def test_tokens(batch: int) -> None:
     """Products, norms and caches of a Llama: the compiler moved loads before the wait there."""
     device = torch.device("cuda")
@@ -66,6 +66,33 @@ def test_tokens(batch: int) -> None:
             tokens = torch.randint(4096, (batch, 1), device=device)
             values = tokens, torch.tensor([place], device=device)
             assert torch.equal(early(*values), in_turn(*values))
+
+
+def changing(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The kernel in front of a product writes its matrix, as a result and in place."""
+    for step in range(STEPS):
+        weight.mul_(0.97).add_(x.mean() * 0.01)
+        x = F.linear(x, weight) + x * 0.5
+        x = F.linear(x, (weight + step * 1e-3).relu_())
+    return x
+
+
+@pytest.mark.parametrize("width", [64, 1024])
+def test_a_matrix_that_is_written(width: int) -> None:
+    """A product of several rows reads its matrix before it waits, but not such a one."""
+    torch.manual_seed(0)
+    results = []
+    x = torch.randn(8, width, device="cuda", dtype=torch.bfloat16)
+    first = torch.randn(width, width, device="cuda", dtype=torch.bfloat16) / width**0.5
+    for early in (True, False):
+        jitted = thunder_fuser.jit(
+            changing, fuser_cuda_graphs=True, fuser_dependent_launches=early
+        )
+        weight = first.clone()
+        with torch.no_grad():
+            results.append([(jitted(x, weight).clone(), weight.clone()) for _ in range(8)])
+    for (y, changed), (expected, other) in zip(*results, strict=True):
+        assert torch.equal(y, expected) and torch.equal(changed, other)
 
 
 def test_a_graph_of_torch() -> None:

@@ -68,7 +68,8 @@ def test_only_short_kernels_are_early(name: str) -> None:
     build, args, expected = CASES[name]
     source = source_of(build, args)
     assert source.early == expected
-    assert ("after_earlier_kernels();" in source.body) == expected
+    waits = "after_earlier_kernels();" in source.body or any(p.ahead for p in source.params)
+    assert waits == expected
     assert ("const bf16* __restrict__" in source.body) != expected
 
 
@@ -85,8 +86,8 @@ LEAVES_ROOM: dict[str, tuple[Build, list[torch.Tensor], bool]] = {
     "a few rows": (softmax, [meta(16, 8192)], True),
     "a row for half of the SMs": (softmax, [meta(66, 8192)], True),
     "a row for more SMs": (softmax, [meta(68, 8192)], False),
-    "a product, a block for each SM": (product, [meta(8, 8192), meta(2048, 8192)], True),
-    "a product, several small blocks for each": (product, [meta(8, 2048), meta(8192, 2048)], False),
+    "a product, a block for each SM": (product, [meta(1, 8192), meta(128, 8192)], True),
+    "a product, several blocks for each": (product, [meta(1, 8192), meta(300, 8192)], False),
     "a product, more blocks than fit": (product, [meta(1, 2048), meta(8192, 2048)], True),
     "a sum of one tensor": (lambda ops, x: ops.sum(x, [1]), [meta(128, 8192)], False),
     "it is not early": (product, [meta(1, 2048), meta(128256, 2048)], False),
@@ -99,6 +100,30 @@ def test_which_kernels_let_the_next_one_start(name: str) -> None:
     body = source_of(build, args).body
     assert ("  next_kernel_may_start();\n  after_earlier_kernels();\n" in body) == expected
     assert ("next_kernel_may_start" in body) == expected
+
+
+def test_a_product_of_several_rows_reads_its_matrix_ahead() -> None:
+    """Its function waits, and lets the next kernel start, also in one of many bytes."""
+    for size in (2048, 128256):
+        source = source_of(product, [meta(8, 2048), meta(size, 2048)])
+        assert source.early and not source.lets_next_start
+        assert "after_earlier_kernels" not in source.body
+        assert {p.name: (p.bytes, p.ahead) for p in source.params if p.is_pointer} == {
+            "T0": (8 * 2048 * 2, False), "T1": (size * 2048 * 2, True),
+            source.params[2].name: (8 * size * 2, False),
+        }  # fmt: skip
+
+
+def test_an_older_device_reads_nothing_ahead() -> None:
+    source = source_of(product, [meta(8, 2048), meta(2048, 2048)], "a100")
+    assert not source.early and not any(p.ahead for p in source.params)
+
+
+def test_the_bytes_of_a_view() -> None:
+    """From its first element to its last one, also where it has gaps."""
+    view = meta(16, 100)[:, :64]
+    source = source_of(softmax, [view])
+    assert [p.bytes for p in source.params if p.is_pointer] == [2 * (15 * 100 + 64), 2 * 16 * 64]
 
 
 # ---- the second-level cache

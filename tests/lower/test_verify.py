@@ -153,6 +153,28 @@ def test_a_barrier_that_some_threads_do_not_reach(barrier: Statement, name: str)
     assert verify_kernel(kernel(*body, barrier, loop(barrier)))
 
 
+def test_what_is_read_before_a_wait() -> None:
+    """A product's function reads its matrix before it waits for earlier kernels; nothing else is
+    read or written before it, on any path."""
+    ahead = (replace(PARAMETERS[0], ahead=True), PARAMETERS[1])
+    product = Call("sum_of_products", ("T0",))
+    store, some = Store("T1", B, ZERO, F), B.lt(4)
+
+    def is_legal(*body: Statement) -> bool:
+        try:
+            return bool(verify_kernel(replace(kernel(BLOCK, *body), parameters=ahead)))
+        except VerifyError as error:
+            assert "is touched before the wait for earlier kernels" in str(error)
+            return False
+
+    assert is_legal(product, load(B), store) and is_legal(If(some, (product, store), (product,)))
+    assert is_legal(If(some, (product, store), (product, load(B))))
+    assert not is_legal(load(B), product) and not is_legal(store, product)
+    assert not is_legal(If(some, (product,), (store, product)))
+    assert not is_legal(If(some, (load(B),)), product)
+    assert verify_kernel(kernel(BLOCK, load(B), store))
+
+
 def test_an_index_that_threads_load_differs_between_them() -> None:
     index = Let("w", None, CheckedIndex("x", DataType.Int, 32, 1))
     wait = If(symbol("w", 0, 31).lt(9), (WAIT,))

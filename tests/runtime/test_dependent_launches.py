@@ -110,6 +110,26 @@ def test_the_wait_comes_first_in_the_text(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize("size", [2048, 4096, 14336])
+def test_a_product_reads_only_its_matrix_ahead(size: int, tmp_path: Path) -> None:
+    """Four vectors a thread for each step; the residual, too, is read behind the wait."""
+    tool = disassembler()
+    if tool is None:
+        pytest.skip("no nvdisasm")
+    with FusionDefinition() as fd:
+        values = [meta(8, 4096), meta(size, 4096), meta(8, size)]
+        x, weight, rest = map(fd.from_pytorch, values)
+        fd.add_output(fd.ops.add(fd.ops.linear(x, weight), rest))
+    (source,) = fd.sources(values, target="h200")
+    file = tmp_path / "product.cubin"
+    file.write_bytes(compile_cubin(source.text, source.name, "sm_90a").code)
+    shown = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True)
+    lines = shown.stdout.splitlines()
+    wait = next(at for at, line in enumerate(lines) if WAIT in line)
+    touched = [match[1] for line in lines[:wait] if (match := MEMORY.search(line))]
+    assert touched == ["LDG"] * (8 if size == 2048 else 4)
+
+
 def test_an_older_device_has_no_wait(tmp_path: Path) -> None:
     """Its launches are in turn, and the same text compiles for it."""
     (source,) = sources("pointwise")

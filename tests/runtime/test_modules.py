@@ -29,6 +29,7 @@ class Driver:
     def __init__(self) -> None:
         self.said: list[Any] = []
         self._handles = iter(range(1, 1000))
+        self._nodes = 0  # of the graph that is captured
 
     def cuModuleLoadData(self, cubin: bytes) -> tuple[int, int]:
         handle = next(self._handles)
@@ -50,12 +51,20 @@ class Driver:
         self.said.append(("unload", module))
         return (0,)
 
+    CUstreamCaptureStatus = cuda.driver.CUstreamCaptureStatus
+
+    def cuStreamGetCaptureInfo(self, stream: int) -> tuple[Any, ...]:
+        active = self.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+        return 0, active, 7, "graph", [self._nodes] * bool(self._nodes), [], 1
+
     def cuLaunchKernel(self, *_: Any) -> tuple[int]:
+        self._nodes += 1
         return (0,)
 
     CUlaunchAttribute, CUlaunchConfig = cuda.driver.CUlaunchAttribute, cuda.driver.CUlaunchConfig
 
     def cuLaunchKernelEx(self, config: Any, *_: Any) -> tuple[int]:
+        self._nodes += 1
         (attribute,) = config.attrs
         self.said.append(("early", attribute.id, config.gridDimX, config.blockDimX))
         return (0,)
@@ -171,6 +180,19 @@ def test_a_long_kernel_starts_in_turn(
     capturing(monkeypatch, True)
     kernel.launch(5, (0,))
     assert [one for one in driver.take() if one[0] == "early"] == []
+
+
+def test_what_is_read_ahead_is_there(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product starts early unless the kernel in front writes its matrix."""
+    params = Param("T0", "float", "input", 64, ahead=True), Param("T1", "float", "output", 32)
+    kernel, early = load(1, params=params), []
+    capturing(monkeypatch, True)
+    for matrix, result in ((100, 900), (500, 200), (168, 800), (800, 600), (540, 700), (600, 0)):
+        kernel.launch(5, (matrix, result))
+        early.append("early" in [entry[0] for entry in driver.take()])
+    assert early == [True, True, False, False, False, True]
 
 
 def test_nothing_is_waited_for_during_a_capture(

@@ -198,6 +198,12 @@ class Part:
         """The bytes of a tensor in memory; see bytes_in_memory."""
         return bytes_in_memory(self.tensors[name], self.strides[name])
 
+    def elements(self, name: str) -> int:
+        """The positions in memory from a tensor's first element to its last one."""
+        view, strides = self.tensors[name], self.strides[name]
+        wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
+        return sum(((n - 1) * s for n, s in wide), 1)
+
     @property
     def moved(self) -> tuple[int, int]:
         """(bytes of all inputs, bytes of all outputs)"""

@@ -44,7 +44,8 @@ class CPrinter:
         statements = indented(self.block(self.kernel.body))
         body = "\n".join([*self.head(), *statements, "}", ""])
         before = f"{prelude.select(body, self.dialect)}\n"
-        params = [Param(p.name, C_TYPES[p.dtype], p.kind) for p in self.kernel.parameters]
+        tensors = self.kernel.parameters
+        params = [Param(p.name, C_TYPES[p.dtype], p.kind, p.bytes, p.ahead) for p in tensors]
         params += [Param(name, self.size_type(name), "size") for name in self.sizes.values]
         return KernelSource(
             self.kernel.name,
@@ -59,6 +60,7 @@ class CPrinter:
             tuple(self.sizes.values.values()),
             prelude=len(before),
             early=self.kernel.early,
+            lets_next_start=self.kernel.lets_next_start,
         )
 
     def head(self) -> list[str]:

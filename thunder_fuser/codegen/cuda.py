@@ -23,6 +23,7 @@ class CudaPrinter(CPrinter):
         if self.kernel.blocks > 1:
             bounds += f", {self.kernel.blocks}"  # limits the registers that the compiler takes
         arguments = ",\n    ".join(self.parameters())
+        reads_ahead = any(p.ahead for p in self.kernel.parameters)
         cluster = self.kernel.cluster
         dims = f" __cluster_dims__(1, {cluster}, 1)" if cluster > 1 else ""
         return [
@@ -30,7 +31,7 @@ class CudaPrinter(CPrinter):
             f'extern "C" __global__ void{dims} __launch_bounds__({bounds})',
             f"{self.kernel.name}(\n    {arguments}) {{",
             *["  next_kernel_may_start();"] * self.kernel.lets_next_start,
-            *["  after_earlier_kernels();"] * self.kernel.early,
+            *["  after_earlier_kernels();"] * (self.kernel.early and not reads_ahead),
             *(f"  {p.name} = streamed({p.name});" for p in self.kernel.parameters if p.streamed),
         ]
 

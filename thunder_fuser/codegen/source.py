@@ -25,11 +25,16 @@ SCALAR_CTYPES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One kernel parameter: a pointer to elements of type `ctype`, or a scalar or size of it."""
+    """One kernel parameter: a pointer to elements of type `ctype`, or a scalar or size of it.
+
+    bytes: of memory behind a pointer. ahead: whether it is read before the kernel waits.
+    """
 
     name: str
     ctype: str
     kind: ParamKind
+    bytes: int = 0
+    ahead: bool = False
 
     @property
     def is_pointer(self) -> bool:
@@ -53,6 +58,7 @@ class KernelSource:
     threaded: on the CPU, whether there is enough work for several threads.
     prelude: the number of characters before the kernel.
     early: in a CUDA graph it may start before the kernel before it has ended, and waits for it.
+    lets_next_start: the kernel after it may start at once, so while those before it run.
     cluster: blocks of a cluster, along the grid's y; the text has this number too.
     checks: the op and the size of each index check; the first has the number 1.
     """
@@ -70,6 +76,7 @@ class KernelSource:
     threaded: bool = True
     prelude: int = 0
     early: bool = False
+    lets_next_start: bool = False
 
     @property
     def body(self) -> str:

@@ -151,12 +151,6 @@ class Context:
         reduced = {symbol for name in self.scheduled.reduced for symbol in index[name].symbols}
         return tuple(reduced.difference(*(index[name].symbols for name in outside)))
 
-    def elements(self, name: str) -> int:
-        """The positions in memory from a tensor's first element to its last one."""
-        view, strides = self.part.tensors[name], self.part.strides[name]
-        wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
-        return sum(((n - 1) * s for n, s in wide), 1)
-
     def lookups(self, point: Point) -> list[Scalar]:
         """The elements of index tensors that a point needs: for the position of an input's load,
         and for an op that reads at an index."""

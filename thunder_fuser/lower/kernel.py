@@ -312,7 +312,8 @@ ALL = 0
 BODIES = ("body", "otherwise")  # the fields that hold statements
 
 # Device functions with a barrier, which all threads of a block must call. REDUCES combine values.
-REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster", "sum_of_products"})
+PRODUCTS = "sum_of_products"  # it also waits for earlier kernels
+REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster", PRODUCTS})
 WAITS = REDUCES | {"sync_threads", "scan_x", "reduce_rows", "gates_made", "gates_ready"}
 
 
@@ -375,7 +376,8 @@ class Parameter:
     """A kernel argument: a tensor's address, or a number by value.
 
     shared: whether another parameter has the same address. streamed: its loads have a hint for the
-    second-level cache.
+    second-level cache. bytes: of memory, from its first element to its last one. ahead: whether it
+    is read before the kernel waits for earlier ones.
     """
 
     name: Name
@@ -383,6 +385,8 @@ class Parameter:
     kind: Kind
     shared: bool = False
     streamed: bool = False
+    bytes: int = 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 """How a kernel of an sm_90 device meets the kernels around it, and the second-level cache.
 
 RMS norm of 16 rows  ->  early, lets_next_start    both launches are hidden
+a product of 8 rows  ->  early, T1 is read ahead   its matrix is on its way before x is there
 RMS norm of 1 GiB    ->  T0 is streamed            its loads have a hint for the cache
 """
 
@@ -21,13 +22,19 @@ LEAST_STREAMED = 384 << 20  # bytes; the second-level cache of an H200 has 50 Mi
 
 
 def with_launch(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> nodes.Kernel:
-    """The kernel with `early`, `lets_next_start` and its streamed parameters."""
+    """The kernel with `early`, `lets_next_start`, and what is streamed or read ahead."""
     if scheduled.target.max_cluster == 1:  # before sm_90
         return kernel
     read, written = scheduled.part.moved
     early = read + written < (MOST_EARLY_ROWS if scheduled.persistent else MOST_EARLY)
     if read + written >= LEAST_STREAMED and 2 * written >= read:
         kernel = _with_streams(kernel, scheduled.part)
+    values = (s.value for s in nodes.statements_in(kernel.body) if isinstance(s, nodes.Set))
+    calls = [value for value in values if isinstance(value, nodes.Call)]
+    ahead = {call.arguments[0] for call in calls if call.function == nodes.PRODUCTS}
+    if ahead:  # the function waits, and then lets the next kernel start
+        parameters = tuple(replace(p, ahead=p.name in ahead) for p in kernel.parameters)
+        return replace(kernel, parameters=parameters, early=True)
     return replace(kernel, early=early, lets_next_start=early and _leaves_room(kernel, scheduled))
 
 

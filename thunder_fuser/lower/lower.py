@@ -82,7 +82,7 @@ def kernel_of(ctx: Context, name: str) -> nodes.Kernel:
     # Tensors that never reach memory count too: a reshape computes with positions in them.
     names = (*ctx.part.inputs, *ctx.part.producer)
     sizes = [prod(map(int, ctx.part.tensors[n].sizes)) for n in names]
-    reach = [int(ctx.elements(n)) - 1 for n in ctx.part.global_tensors]
+    reach = [int(ctx.part.elements(n)) - 1 for n in ctx.part.global_tensors]
     work = prod(int(axis.extent.value) for axis in ctx.scheduled.axes)
     # Guards compare positions past the last element.
     beyond = [int(guard.value.hi) for guard in ctx.loops.guards]
@@ -148,7 +148,8 @@ def _parameters(part: Part) -> tuple[nodes.Parameter, ...]:
         view = part.tensors[name]
         if kind == "input" and view.by_value:
             return nodes.Parameter(name, view.dtype.compute, "scalar")
-        return nodes.Parameter(name, view.dtype, kind, name in shared)
+        reach = int(part.elements(name)) * view.dtype.bytes
+        return nodes.Parameter(name, view.dtype, kind, name in shared, bytes=reach)
 
     inputs = (parameter(name, "input") for name in part.inputs)
     return (*inputs, *(parameter(name, "output") for name in part.outputs))
@@ -267,15 +268,14 @@ def _nest(state: KernelState, scope: Scope, number: int) -> None:
         accumulators.declare(ctx, scope, name)
     for name in scans:
         accumulators.declare_scan(ctx, scope, name)
+    if ctx.scheduled.params.scheduler == Products.name:  # it reads nothing else before its wait
+        _put_products(state, scope, reductions)
+        return
     plain, looked_up = row_loads(ctx) if number == 0 else ([], [])
     values.put_all(state, plain, scope)
     if ctx.loops.edge is not None and number == 0 and any(b.vector for b in state.buffers.values()):
         # The loads of all steps come first: behind the first step's branches they would wait.
         nests.put(state, scope, Work())
-    if ctx.scheduled.params.scheduler == Products.name:
-        values.put_all(state, looked_up, scope)
-        _put_products(state, scope, reductions)
-        return
     nests.put(state, scope, Work(reductions, results))
     values.put_all(state, looked_up, scope)
     for name in declared:
@@ -301,7 +301,7 @@ def _put_products(state: KernelState, scope: Scope, sums: Iterable[str]) -> None
         rows, matrix = map(arguments, operands)
         begin = ctx.loops.loops[block.name] * COLUMNS
         call = nodes.Call(
-            "sum_of_products", (*matrix, begin, *rows, length), (ctx.combines(name), *template),
+            nodes.PRODUCTS, (*matrix, begin, *rows, length), (ctx.combines(name), *template),
             ctx.dtype_of(name),
         )  # fmt: skip
         scope.put(nodes.Set(ctx.accumulator(name), call, ctx.dtype_of(name)))

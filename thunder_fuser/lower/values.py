@@ -202,7 +202,7 @@ def _every_second(
     )
     starts = {place: position - lane * 2 - place for place in (0, 1)}
     place = next((at for at, start in starts.items() if fits(start + lane)), None)
-    whole = ctx.width > 1 and ctx.loops.edge is None and ctx.elements(point.name) % width == 0
+    whole = ctx.width > 1 and ctx.loops.edge is None and ctx.part.elements(point.name) % width == 0
     if place is None or not whole:
         return None
     (base, condition), needs = placed(state, scope, starts[place], point.condition)
@@ -237,7 +237,7 @@ def _load_vector(state: KernelState, point: Point, position: Scalar, scope: Scop
     ctx, view = state.ctx, state.ctx.part.tensors[point.name]
     (base, condition), needs = placed(state, scope, position - ctx.lane_symbol, point.condition)
     # Past the end of a row comes another row, which the lanes' work ignores.
-    limit = None if ctx.loops.edge is None else ctx.elements(view.name)
+    limit = None if ctx.loops.edge is None else ctx.part.elements(view.name)
     load = nodes.Load(
         view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1]
     )

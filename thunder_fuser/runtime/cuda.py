@@ -25,6 +25,7 @@ from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.options import option
 from thunder_fuser.runtime.binaries import binary
+from thunder_fuser.runtime.captured import Place, may_start_early, note_launch, unwritten
 from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe
 
@@ -156,22 +157,29 @@ class CudaKernel:
         self._lock = make_lock()
 
     def launch(self, stream: int, values: tuple[Any, ...]) -> None:
-        """Enqueues the kernel on a stream; values are addresses and scalars in parameter order.
+        """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""
+        if stream and torch._C._cuda_isCurrentStreamCapturing():
+            self._launch_in_graph(stream, values)
+        else:
+            self._launch(partial(self._in_turn, stream), values)
 
-        In a graph, an early kernel depends on the one before it in the programmatic way: it may
-        start while that one runs, and waits by itself.
-        """
-        captured = bool(stream) and torch._C._cuda_isCurrentStreamCapturing()
-        if captured:
-            _CAPTURED.add(self._module)
-        in_turn = not (captured and self.source.early and option("dependent_launches"))
+    def _launch_in_graph(self, stream: int, values: tuple[Any, ...]) -> None:
+        """An early kernel depends on the one before it in the programmatic way: it may start while
+        that one runs, and waits by itself."""
+        place = _place(stream)
+        behind = unwritten(stream, place)
+        is_early = option("dependent_launches") and may_start_early(self.source, values, behind)
+        self._launch(partial(self._dependent if is_early else self._in_turn, stream), values)
+        _CAPTURED.add(self._module)
+        note_launch(stream, _place(stream), self.source, values, behind if is_early else ())
+
+    def _launch(self, launch: Callable[[], tuple[Any]], values: tuple[Any, ...]) -> None:
         # The driver copies the block during the call. Until then no other thread may write to it.
         with self._lock:
             try:
                 self._pack(self._block, 0, *values)
             except struct.error as error:
                 raise self._error(f"arguments {values!r} do not fit: {error}") from error
-            launch = partial(self._in_turn if in_turn else self._dependent, stream)
             (status,) = launch()
             if status in WRONG_CONTEXT:
                 with current_context(self.device_index):
@@ -355,6 +363,14 @@ def allow_capture_elsewhere() -> None:
     would break the capture."""
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     _check("cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode(relaxed))
+
+
+def _place(stream: int) -> Place:
+    """Where a capture on a stream stands; nothing if the stream is not captured."""
+    query = driver.cuStreamGetCaptureInfo
+    state, number, _, nodes, *_ = call_driver("a stream", query, stream)
+    is_active = state == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return (int(number), *map(int, nodes)) if is_active else ()
 
 
 def _check(name: str, result: tuple[Any, ...]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import log2
+from math import ceil, log2
 from typing import NamedTuple
 
 from thunder_fuser.analysis.index_map import Point
@@ -31,9 +31,9 @@ from thunder_fuser.target import Target
 
 COLUMNS = 16  # of a block
 FEWEST_ROWS, MOST_ROWS = 3, 8  # one or two rows are as fast by plain sums; 16 are faster in torch
-# Threads of an SM for each product: each has 128 bytes of a matrix under way. And threads along the
-# rows of a block: only 8 of them have one, but all share K.
-SM_THREADS, FEWEST_THREADS, MOST_THREADS = 512, 8, 32
+# Threads of an SM, each with 64 registers. And threads along the rows of a block: only 8 of them
+# have one, but all share K.
+SM_THREADS, FEWEST_THREADS, MOST_THREADS = 1024, 8, 32
 # Types of matrices whose values both bf16 and f16 hold.
 NARROW = frozenset({DataType.Int8, DataType.UInt8, DataType.Float8_e4m3fn, DataType.Float8_e5m2})
 
@@ -75,20 +75,27 @@ class Products(Reduction):
         """The schedule above; that of any sum where memory is not aligned for vectors."""
         if not all(self._is_aligned(total, alignment) for total in self.part.reductions):
             return self.as_sum.schedule(alignment)
-        s, y = Transforms(self.domain), self._row_threads()
+        s, (y, steps, blocks) = Transforms(self.domain), self._shape()
         block, column = s.split(self.kept[0], COLUMNS)
         _, row = s.split(s.merge(self.kept[1:]), y)
         s.bind(BIDX=block, TIDX=column, TIDY=row)
-        blocks = 7 * (y == FEWEST_THREADS and self.matrices == 2)  # of an SM; else six
-        params = HeuristicParams(self.name, threads=(COLUMNS, y), unroll=2, blocks=blocks)
+        params = HeuristicParams(self.name, threads=(COLUMNS, y), unroll=steps, blocks=blocks)
         return self.scheduled((params, tuple(s.applied)), alignment)
 
-    def _row_threads(self) -> int:
-        """A power of two; each warp has two steps of 64 elements of K, which it loads at once."""
+    def _shape(self) -> tuple[int, int, int]:
+        """Threads along the rows of a block, the steps of 64 elements of K that a warp loads at
+        once, and how many blocks an SM must hold: all blocks run at once, if they can (ADR 83)."""
         columns = (self.kept_size + self.beside) / size_of(self.part, self.kept[1:])
-        wanted = SM_THREADS * self.matrices * self.target.sm_count / columns
-        most = min(MOST_THREADS, self.reduced_size / 64)
-        return 1 << round(log2(max(min(wanted, most), FEWEST_THREADS)))
+        waves = ceil(columns / COLUMNS / self.target.sm_count)  # blocks of an SM
+        if waves == 1:
+            return self._threads(MOST_THREADS, 64), 2, 0
+        y = self._threads(SM_THREADS // COLUMNS // waves, 32)
+        return y, 1, SM_THREADS // (COLUMNS * y)
+
+    def _threads(self, wanted: int, least: int) -> int:
+        """A power of two; each has `least` elements of K or more."""
+        most = min(wanted, MOST_THREADS, self.reduced_size // least)
+        return 1 << int(log2(max(most, FEWEST_THREADS)))
 
     @property
     def as_sum(self) -> Reduction:

@@ -19,7 +19,7 @@ from thunder_fuser.lower.scope import SharedMemory
 from thunder_fuser.lower.size_arguments import SHORT_LOOP
 
 # {device function: the axis of the threads that exchange values in it}
-EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y", "sum_of_products": "xy"}
+EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y", nodes.PRODUCTS: "xy"}
 PRODUCT_SUMS = 8 * 20  # of a warp; as in sum_of_products.h: 8 rows of 16, each with 4 unused behind
 SEVERAL = 4  # the unroll factor of a loop of unknown length
 REGISTERS = 1 << 16  # of an SM, which its threads share

@@ -4,6 +4,7 @@
 names:     each is defined before its use, in the same block or an enclosing one, and only once
 writes:    only variables, arrays and results are written
 barriers:  all threads of a block reach them: no condition or loop around one differs by thread
+ahead:     before a product's wait for earlier kernels, only its matrix is read
 bounds:    indices of arrays of known size are inside, for all values of the enclosing loops
 
     --> Set(Lane(T7_o, j_i), T7_e, DataType.BFloat16)   # T7_e is not defined here
@@ -64,6 +65,7 @@ class _Verifier:
         self.wrong: dict[int, list[str]] = {}
         self.line: nodes.Statement | None = None
         self.varies = False
+        self.waited = not any(p.ahead for p in kernel.parameters)
 
     def refuse(self, why: str) -> None:
         self.wrong.setdefault(id(self.line), []).append(why)
@@ -88,6 +90,7 @@ class _Verifier:
 
     def simple(self, s: nodes.Statement, here: set[str]) -> None:
         """Checks a statement without a body: what it reads, waits for, writes and defines."""
+        self.waited |= nodes.called(s) == nodes.PRODUCTS
         self.read(s)
         if self.varying and nodes.called(s) in nodes.WAITS:
             self.refuse(f"not all threads of a block reach this barrier: {self.varying}")
@@ -153,8 +156,11 @@ class _Verifier:
         self.read(branch.condition)
         holds = branch.condition.parts if branch.condition.op == "and" else (branch.condition,)
         differs = str(branch.condition) if self.varies else ""
+        before = self.waited
         self.inside_of(differs, holds, branch.body, self.names)
+        after, self.waited = self.waited, before
         self.inside_of(differs, (), branch.otherwise, self.names)
+        self.waited |= after
 
     def inside_of(
         self, differs: str, holds: tuple[Scalar, ...], body: Iterable[nodes.Statement], names: Decls
@@ -222,6 +228,8 @@ class _Verifier:
         declared = self.declared(array)
         if isinstance(declared, nodes.Array):
             self.within(array, at, width, declared.count)
+        elif isinstance(declared, nodes.Parameter) and not self.waited:
+            self.refuse(f"{array} is touched before the wait for earlier kernels")
 
     def within(self, what: str, at: Scalar, width: int, count: int) -> None:
         known = self.bounded(at)

@@ -16,8 +16,6 @@ fused_mul_sum_bf16_joined(
     const i32 size4,
     const i32 size5,
     const i32 size6) {
-  next_kernel_may_start();
-  after_earlier_kernels();
   const Shared<float> scratch_f32(0, 640);
   const i32 block = static_cast<i32>(blockIdx.x);
   if (block < size0) {

@@ -1,9 +1,10 @@
 // provides: sum_of_products
-// needs: block convert device half memory_vec mma shared types vec words
+// needs: block convert dependent device half memory_vec mma shared types vec words
 // For the thread (i, j) of a block of 16 * BY: the sum over k < length of w[begin + i, k] * x[j, k].
 // At most 8 rows of x: the threads with j >= 8 share the work, and repeat the results of others. The
 // warps take 64 elements of k in turn. A lane loads 8 neighbours along k at once, of two rows of w and
 // one of x; the order of k is free, as long as both have the same. A w of 8 bits becomes T in registers.
+// The first loads of w come before the wait for earlier kernels, which do not write w.
 template <typename T, typename W, int N> DEVICE Vec<u32, 4> in_pairs(Vec<u32, N> words) {
   if constexpr (N == 4) {
     return words;
@@ -19,7 +20,7 @@ template <typename T, typename W, int N> DEVICE Vec<u32, 4> in_pairs(Vec<u32, N>
 }
 template <bool WHOLE, int STEPS, int STRIDE, typename W, typename T>
 DEVICE void add_products(Vec<float, 4>& sums, const u32* top, const u32* low, const u32* x,
-                         int begin, int words) {
+                         int begin, int words, bool first) {
   constexpr int N = 2 * sizeof(W);  // words of 8 numbers of w
   Vec<u32, N> a[2 * STEPS][2];
   Vec<u32, 4> b[2 * STEPS];
@@ -29,7 +30,12 @@ DEVICE void add_products(Vec<float, 4>& sums, const u32* top, const u32* low, co
     const bool holds = WHOLE || k < words;
     a[i][0] = ldv_if<N>(holds, top, k * N / 4);
     a[i][1] = ldv_if<N>(holds, low, k * N / 4);
-    b[i] = ldv_if<4>(holds, x, k);
+  }
+  if (first) after_earlier_kernels();
+#pragma unroll
+  for (int i = 0; i < 2 * STEPS; ++i) {
+    const int k = begin + i / 2 * STRIDE + i % 2 * 16;
+    b[i] = ldv_if<4>(WHOLE || k < words, x, k);
   }
   sync_warp();  // else ptxas puts products between the loads, and these wait for them
 #pragma unroll
@@ -55,17 +61,16 @@ DEVICE float sum_of_products(const W* w, i64 w_first, i64 w_stride, i64 w_rows, 
   const i64 next = begin + g + 8 < w_rows ? begin + g + 8 : w_rows - 1;
   const i64 of_x = g < x_rows ? g : x_rows - 1;
   const u32* top = reinterpret_cast<const u32*>(w + w_first + row * w_stride);
-  const u32* low = reinterpret_cast<const u32*>(w + w_first + next * w_stride);
-  // In 32 bits, but for eight warps: four have two registers less, so an SM has seven blocks of them,
-  // not six. Sixteen take 7 % less time so, eight 5 % more (H200).
-  if (BY != 16) low = top + static_cast<int>((next - row) * w_stride * static_cast<int>(sizeof(W)) / 4);
+  const u32* low = top + static_cast<int>((next - row) * w_stride * static_cast<int>(sizeof(W)) / 4);
   const u32* from = reinterpret_cast<const u32*>(x + x_first + of_x * x_stride);
   Vec<float, 4> sums{};
   const int words = static_cast<int>(length / 2);
   int k = warp * 32;
-  for (; k + (STEPS - 1) * STRIDE + 32 <= words; k += STEPS * STRIDE)
-    add_products<true, STEPS, STRIDE, W, T>(sums, top, low, from, k + 4 * q, words);
-  if (k < words) add_products<false, STEPS, STRIDE, W, T>(sums, top, low, from, k + 4 * q, words);
+  bool first = true;
+  for (; k + (STEPS - 1) * STRIDE + 32 <= words; k += STEPS * STRIDE, first = false)
+    add_products<true, STEPS, STRIDE, W, T>(sums, top, low, from, k + 4 * q, words, first);
+  if (k < words) add_products<false, STEPS, STRIDE, W, T>(sums, top, low, from, k + 4 * q, words, first);
+  next_kernel_may_start();  // at the end, so that its blocks are spread evenly
   sync_threads();  // the parts may still be read by the sum before this one
 #pragma unroll
   for (int i = 0; i < 4; ++i) parts.put((warp * 8 + 2 * q + i % 2) * PITCH + g + i / 2 * 8, sums.v[i]);
