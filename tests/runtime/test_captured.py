@@ -64,6 +64,12 @@ def test_another_node_in_front(place: tuple[int, ...]) -> None:
     assert may_start_early(NORM, (0, 0), EVERYTHING)
 
 
+def test_a_stream_that_is_not_captured() -> None:
+    for _ in range(2):
+        assert unwritten(STREAM, ()) == EVERYTHING
+        note_launch(STREAM, (), NORM, (0, 5000), ())
+
+
 def test_another_stream() -> None:
     launch((9, 1), 5000)
     assert unwritten(STREAM + 1, (9, 1)) == EVERYTHING

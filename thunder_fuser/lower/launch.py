@@ -40,7 +40,7 @@ def with_launch(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> nodes.Kerne
 
 def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
     """True if blocks of the next kernel may wait on the SMs, which are spread unevenly where many
-    find room: ADR 68. A product of few rows has one block an SM, or more than fit at once."""
+    find room: ADR 68. A product of one or two rows has one block an SM, or more than fit."""
     (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
     is_product = 16 * written < read and len(scheduled.part.inputs) > 1

@@ -25,7 +25,7 @@ from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.options import option
 from thunder_fuser.runtime.binaries import binary
-from thunder_fuser.runtime.captured import Place, may_start_early, note_launch, unwritten
+from thunder_fuser.runtime.captured import CapturePoint, may_start_early, note_launch, unwritten
 from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe
 
@@ -365,7 +365,7 @@ def allow_capture_elsewhere() -> None:
     _check("cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode(relaxed))
 
 
-def _place(stream: int) -> Place:
+def _place(stream: int) -> CapturePoint:
     """Where a capture on a stream stands; nothing if the stream is not captured."""
     query = driver.cuStreamGetCaptureInfo
     state, number, _, nodes, *_ = call_driver("a stream", query, stream)
