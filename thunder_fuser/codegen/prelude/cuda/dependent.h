@@ -2,7 +2,7 @@
 // needs: device
 #ifndef THUNDER_FUSER_EMULATOR
 // This kernel waits until all before it have ended and their results are in memory. Before, it
-// reads at most what none of them writes. In a launch that does not depend on others in this way it does nothing.
+// reads at most what none of them writes. In a launch in turn it does nothing.
 DEVICE void after_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
