@@ -86,15 +86,16 @@ class Products(Reduction):
         """Threads along the rows of a block, the steps of 64 elements of K that a warp loads at
         once, and how many blocks an SM must hold: all blocks run at once, if they can (ADR 83)."""
         columns = (self.kept_size + self.beside) / size_of(self.part, self.kept[1:])
-        waves = ceil(columns / COLUMNS / self.target.sm_count)  # blocks of an SM
-        if waves == 1:
-            return self._threads(MOST_THREADS, 64), 2, 0
-        y = self._threads(SM_THREADS // COLUMNS // waves, 32)
-        return y, 1, SM_THREADS // (COLUMNS * y)
+        blocks = ceil(columns / COLUMNS / self.target.sm_count)  # of an SM
+        if blocks == 1:
+            return self._threads(MOST_THREADS, 2), 2, 0
+        narrow = any(self.part.tensors[name].dtype in NARROW for name in self.part.inputs)
+        y = self._threads(SM_THREADS // COLUMNS // blocks, 1 + narrow)
+        return y, 1 + narrow, SM_THREADS // (COLUMNS * y)
 
-    def _threads(self, wanted: int, least: int) -> int:
-        """A power of two; each has `least` elements of K or more."""
-        most = min(wanted, MOST_THREADS, self.reduced_size // least)
+    def _threads(self, wanted: int, steps: int) -> int:
+        """A power of two, with so many steps for each warp."""
+        most = min(wanted, MOST_THREADS, self.reduced_size // (32 * steps))
         return 1 << int(log2(max(most, FEWEST_THREADS)))
 
     @property
