@@ -15,7 +15,7 @@ or three leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import Any
 
@@ -60,7 +60,7 @@ def answer_fast(_: Hooks) -> None:
 def ask_fast(_: Hooks) -> None:
     """From now on, Thunder's bound symbols use these."""
     leaves: dict[str, Callable[[BoundSymbol], list[Any]]] = {
-        "flat_args": lambda bsym: [*leaves_of((bsym.args, bsym.kwargs))],
+        "flat_args": lambda bsym: leaves_of((bsym.args, bsym.kwargs)),
         "flat_outs": _flat_outs,
     }
     for name, function in leaves.items():
@@ -79,20 +79,23 @@ def guard_fast(_: Hooks) -> None:
 
 def _flat_outs(self: BoundSymbol) -> list[Any]:
     if isinstance(self.output, (Proxy, tuple, list)):
-        return [*leaves_of((self.output,))]
+        return leaves_of((self.output,))
     return [*tree_flatten_with_dataclass(self.output)[0]]
 
 
-def leaves_of(values: Iterable[Any]) -> Iterator[Any]:
+def leaves_of(values: Iterable[Any]) -> list[Any]:
     """The leaves of trees, in the order of Thunder's pytrees."""
-    for value in values:
-        kind = type(value)
-        if kind in PLAIN or isinstance(value, Proxy):
-            yield value
-        elif kind in _ROWS:
-            yield from leaves_of(value)
-        elif kind is not dict or value:
-            yield from tree_flatten_with_dataclass((value,))[0]
+    return [
+        leaf for value in values for leaf in
+        ((value,) if type(value) in PLAIN or isinstance(value, Proxy) else _leaves(value))
+    ]  # fmt: skip
+
+
+def _leaves(value: Any) -> list[Any]:
+    if type(value) in _ROWS:
+        return leaves_of(value)
+    is_empty = type(value) is dict and not value
+    return [] if is_empty else [*tree_flatten_with_dataclass((value,))[0]]
 
 
 def _from_bsym_swap_proxies(
@@ -127,7 +130,7 @@ def swapped(value: Any, swap_map: SwapMap) -> Any:
     if isinstance(value, Proxy):
         return _end_of_chain(value, swap_map)
     if kind in _ROWS:
-        return kind([swapped(item, swap_map) for item in value])
+        return kind([x if type(x) in PLAIN else swapped(x, swap_map) for x in value])
     if kind is dict:
         return {key: swapped(item, swap_map) for key, item in value.items()}
     leaves, spec = tree_flatten_with_dataclass((value,))
@@ -151,7 +154,7 @@ def _end_of_chain(proxy: Any, swap_map: SwapMap) -> Any:
         )
         seen.add(key)
         proxy = swap_map[key]
-    if len(seen) > _LONG:
+    if seen and len(seen) > _LONG:
         swap_map.update(dict.fromkeys(seen, proxy))
     return proxy
 

@@ -60,8 +60,7 @@ def _shared(g: Any, x: Any, z: Any) -> Any:
 
 def _of_angle(g: Any, side: Any, x: Any, z: Any) -> Any:
     squares = x * x + z * z
-    scale = ltorch.where(squares == 0.0, 0.0, ltorch.reciprocal(squares))
-    return g * (side * scale)
+    return g * (side * ltorch.where(squares == 0.0, 0.0, ltorch.reciprocal(squares)))
 
 
 def _of_base(g: Any, y: Any, x: Any, z: Any) -> Any:

@@ -31,8 +31,8 @@ class Memory:
         for first, *others in filter(None, groups):
             members = self._members.setdefault(self.of(first), {first})
             for name in others:
-                if (joined := self.of(name)) != self.of(first):
-                    members |= self._members.pop(joined, {name})
+                if name not in members:
+                    members |= self._members.pop(self.of(name), {name})
                     self._classes.join(first, name)
 
     def of(self, name: str) -> str:

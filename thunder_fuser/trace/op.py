@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
@@ -102,6 +102,12 @@ class Op:
     writes: tuple[NameTuple, ...] = ()
     shares: tuple[NameTuple, ...] = ()
     region: int | None = None
+    read_names: NameTuple = field(init=False, repr=False)
+    made_names: NameTuple = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "read_names", tuple(proxy.name for proxy in self.reads))
+        object.__setattr__(self, "made_names", tuple(proxy.name for proxy in self.makes))
 
     @property
     def is_fusible(self) -> bool:
@@ -134,14 +140,6 @@ class Op:
     def only(self, kinds: Kinds) -> bool:
         """True if it consists of primitives of these kinds."""
         return self.kinds <= kinds
-
-    @property
-    def read_names(self) -> list[str]:
-        return [proxy.name for proxy in self.reads]
-
-    @property
-    def made_names(self) -> list[str]:
-        return [proxy.name for proxy in self.makes]
 
     def reads_any(self, names: Set[str]) -> bool:
         return not names.isdisjoint(self.read_names)

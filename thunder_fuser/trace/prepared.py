@@ -55,16 +55,17 @@ class Prepared:
     def verify(self, name: str, before: Prepared) -> None:
         """VerifyError unless values are made before they are read, all results are still returned,
         and no value changes its type. name: of the pass between the two."""
-        types = {proxy.name: type_of(proxy) for op in self.ops for proxy in op.makes}
-        known = {proxy.name: type_of(proxy) for op in before.ops for proxy in op.makes}
-        for value in types.keys() & known.keys():
-            if types[value] != known[value]:
-                raise _error(name, value, f"type {known[value]}", str(types[value]))
+        plans = self.ops, before.ops
+        made, known = ({it.name: it for op in ops for it in op.makes} for ops in plans)
+        for value in made.keys() & known.keys():
+            now, then = made[value], known[value]
+            if now is not then and type_of(now) != type_of(then):
+                raise _error(name, value, f"type {type_of(then)}", str(type_of(now)))
         ready: set[str] = set()
         for op in self.ops:
             for value in op.read_names:
-                if value not in ready and (value in types or value in known):
-                    got = "read before it is made" if value in types else "read but not made"
+                if value not in ready and (value in made or value in known):
+                    got = "read before it is made" if value in made else "read but not made"
                     raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
             ready.update(op.made_names)
         if lost := _returned(before.ops) ^ _returned(self.ops):

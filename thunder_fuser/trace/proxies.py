@@ -56,16 +56,14 @@ NameTuple = tuple[str, ...]
 
 def reads(bsym: BoundSymbol) -> list[Proxy]:
     """The proxies among its arguments. An input read twice appears twice."""
-    proxies = [*_proxies(bsym.args)]
-    if bsym.kwargs:
-        proxies += _proxies(bsym.kwargs[name] for name in sorted(bsym.kwargs))
-    return proxies
+    named = [bsym.kwargs[name] for name in sorted(bsym.kwargs)] if bsym.kwargs else []
+    return _proxies([*bsym.args, *named])
 
 
 def makes(bsym: BoundSymbol) -> list[Proxy]:
     """The proxies among its results."""
     output = bsym.output
-    return [output] if isinstance(output, Proxy) else [*_proxies((output,))]
+    return [output] if isinstance(output, Proxy) else _proxies((output,))
 
 
 def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
@@ -146,13 +144,15 @@ def _names(bsym: BoundSymbol) -> NameTuple:
     return tuple(proxy.name for proxy in (*reads(bsym), *makes(bsym)))
 
 
-def _proxies(values: Iterable[Any]) -> Iterator[Proxy]:
+def _proxies(values: Iterable[Any]) -> list[Proxy]:
     """The proxies in the values, in the order of Thunder's pytrees."""
-    for value in values:
-        if isinstance(value, Proxy):
-            yield value
-        elif type(value) in (tuple, list, torch.Size):
-            yield from _proxies(value)
-        elif type(value) not in PLAIN:
-            leaves, _ = tree_flatten_with_dataclass((value,))
-            yield from (leaf for leaf in leaves if isinstance(leaf, Proxy))
+    return [
+        proxy for value in values if type(value) not in PLAIN
+        for proxy in ((value,) if isinstance(value, Proxy) else _inside(value))
+    ]  # fmt: skip
+
+
+def _inside(value: Any) -> list[Proxy]:
+    if type(value) in (tuple, list, torch.Size):
+        return _proxies(value)
+    return [x for x in tree_flatten_with_dataclass((value,))[0] if isinstance(x, Proxy)]

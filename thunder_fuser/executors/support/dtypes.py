@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from thunder.core import dtypes
@@ -27,6 +28,7 @@ STORED = ANY | FLOAT8 | COMPLEX
 _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
 
 
+@cache
 def data_type(dtype: Any) -> DataType | None:
     """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type.
 

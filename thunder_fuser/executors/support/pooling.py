@@ -43,8 +43,7 @@ _FEW = 4  # elements of a tile: a kernel may also compute them
 def windows_of(before: Sizes, after: Sizes, length: Sizes, step: Sizes, padding: Sizes) -> Windows:
     """One entry an axis; none for windows whose places do not fit in a byte, or are many."""
     windows = tuple(zip(before, after, length, step, padding, strict=True))
-    fits = prod(length) <= _MOST and prod(map(_row, windows)) <= 256
-    return windows if fits else ()
+    return windows if prod(length) <= _MOST and prod(map(_row, windows)) <= 256 else ()
 
 
 def are_tiles(windows: Windows) -> bool:

@@ -75,15 +75,14 @@ def rows(
         yield Row(PrimIDs[name.upper()], op(name), dtypes, check, is_call)
 
 
-def flat(value: Any) -> Iterator[Any]:
+def flat(value: Any) -> list[Any]:
     """The leaves of nested arguments."""
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from flat(item)
-    elif isinstance(value, dict):
-        yield from flat(list(value.values()))
-    else:
-        yield value
+    if isinstance(value, dict):
+        return flat([*value.values()])
+    if not isinstance(value, (tuple, list)):
+        return [value]
+    nested = tuple, list, dict
+    return [x for item in value for x in (flat(item) if isinstance(item, nested) else (item,))]
 
 
 # ------------------------------------------------------------------------------ numbers and sizes

@@ -114,26 +114,26 @@ def give_types_of_torch(_: Hooks) -> None:
 
     @register_general_jit_lookaside(getattr)
     def get(thing: Any, name: Any, *default: Any) -> Any:
-        if unwrap(name) == "__call__" and isinstance(unwrap(thing), _SCRIPTS):
+        read, of = unwrap(name), unwrap(thing)
+        if read == "__call__" and isinstance(of, _SCRIPTS):
             raise ThunderLimitError(  # Thunder would look into its class, and so end the process
                 "Thunder cannot trace this program", expected="functions in Python",
-                got=f"a {type(unwrap(thing)).__name__} of TorchScript", where=line_of_the_call(),
+                got=f"a {type(of).__name__} of TorchScript", where=line_of_the_call(),
                 do="leave torch.jit.script and torch.jit.trace out",
             )  # fmt: skip
-        if unwrap(name) in thing.attribute_wrappers and option("thunder_fixes"):
-            getter = _getter_to_run_again(thing, unwrap(name))
+        if read in thing.attribute_wrappers and option("thunder_fixes"):
+            getter = _getter_to_run_again(thing, read)
             if getter is not None:
                 return _interpret_call(getter, thing)
-        if type(unwrap(thing)) is tuple and unwrap(name) in _ITEMS and option("thunder_fixes"):
-            return _interpret_call(getitem, thing, wrap_const(_ITEMS[unwrap(name)]))
+        if type(of) is tuple and read in _ITEMS and option("thunder_fixes"):
+            return _interpret_call(getitem, thing, wrap_const(_ITEMS[read]))
         value = of_thunder(thing, name, *default)
         if isinstance(value, WrappedValue) and callable(value.value):  # wrapped once for all reads
             path = [thing.provenance, name.provenance]
             note_read(ProvenanceRecord(PseudoInst.LOAD_ATTR, path), value.value)
         if default and value is default[0]:
-            note_absent(thing.provenance, unwrap(name))
-        is_type = unwrap(name) == "dtype" and isinstance(unwrap(thing), TensorProxy)
-        if not is_type or not option("thunder_fixes"):
+            note_absent(thing.provenance, read)
+        if read != "dtype" or not isinstance(of, TensorProxy) or not option("thunder_fixes"):
             return value
         return wrap(to_torch_dtype(unwrap(value)), provenance=value.provenance)
 

@@ -125,9 +125,7 @@ def guard_reads(_: Hooks) -> None:
 
 def note_read(provenance: ProvenanceRecord, value: Any) -> None:
     """Notes a value that the program reads, if it is not the program's own."""
-    reads = _READS.get()
-    is_container = type(value) in _COUNTS
-    if reads is None or not (is_container or isinstance(value, _SAME)):
+    if not (type(value) in _COUNTS or isinstance(value, _SAME)) or not (reads := _READS.get()):
         return
     steps = _steps_to(provenance)
     if steps is None or len(steps) == 1 or steps in reads.expected:
@@ -146,7 +144,7 @@ def note_absent(provenance: ProvenanceRecord, name: Any) -> None:
 
 def _steps_to(provenance: ProvenanceRecord) -> ReadPath | None:
     inst = provenance.inst
-    kind = inst.value if isinstance(inst, PseudoInst) else inst.opname
+    kind = inst._value_ if isinstance(inst, PseudoInst) else inst.opname
     if kind in _ROOTS:
         return (("root", _ROOTS[kind]),)
     if kind not in ("LOAD_ATTR", "BINARY_SUBSCR"):
