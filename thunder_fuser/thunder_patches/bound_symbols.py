@@ -94,8 +94,7 @@ def leaves_of(values: Iterable[Any]) -> list[Any]:
 def _leaves(value: Any) -> list[Any]:
     if type(value) in _ROWS:
         return leaves_of(value)
-    is_empty = type(value) is dict and not value
-    return [] if is_empty else [*tree_flatten_with_dataclass((value,))[0]]
+    return [] if type(value) is dict and not value else [*tree_flatten_with_dataclass((value,))[0]]
 
 
 def _from_bsym_swap_proxies(
@@ -230,7 +229,7 @@ def to_printable(trace: Any, value: Any, **contexts: Any) -> Any:
     kind = type(value)
     if kind in _PRINTED or isinstance(value, Proxy):
         return value
-    if kind in _ROWS and all(isinstance(o, Proxy) or type(o) in _SIMPLE for o in value):
+    if kind in _ROWS and all(type(o) in _SIMPLE or isinstance(o, Proxy) for o in value):
         return kind([to_printable(trace, item, **contexts) for item in value])
     return {} if kind is dict and not value else _print_of_thunder(trace, value, **contexts)
 
@@ -252,4 +251,4 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, **options: Any
 
 
 def _is_leaf(value: Any) -> bool:
-    return isinstance(value, Proxy) or type(value) in PLAIN
+    return type(value) in PLAIN or isinstance(value, Proxy)

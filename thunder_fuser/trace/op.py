@@ -106,8 +106,8 @@ class Op:
     made_names: NameTuple = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "read_names", tuple(proxy.name for proxy in self.reads))
-        object.__setattr__(self, "made_names", tuple(proxy.name for proxy in self.makes))
+        object.__setattr__(self, "read_names", (*[proxy.name for proxy in self.reads],))
+        object.__setattr__(self, "made_names", (*[proxy.name for proxy in self.makes],))
 
     @property
     def is_fusible(self) -> bool:

@@ -56,16 +56,16 @@ class Prepared:
         """VerifyError unless values are made before they are read, all results are still returned,
         and no value changes its type. name: of the pass between the two."""
         plans = self.ops, before.ops
-        made, known = ({it.name: it for op in ops for it in op.makes} for ops in plans)
-        for value in made.keys() & known.keys():
-            now, then = made[value], known[value]
+        values, known = ({it.name: it for op in ops for it in op.makes} for ops in plans)
+        for value in values.keys() & known.keys():
+            now, then = values[value], known[value]
             if now is not then and type_of(now) != type_of(then):
                 raise _error(name, value, f"type {type_of(then)}", str(type_of(now)))
         ready: set[str] = set()
         for op in self.ops:
             for value in op.read_names:
-                if value not in ready and (value in made or value in known):
-                    got = "read before it is made" if value in made else "read but not made"
+                if value not in ready and (value in values or value in known):
+                    got = "read before it is made" if value in values else "read but not made"
                     raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
             ready.update(op.made_names)
         if lost := _returned(before.ops) ^ _returned(self.ops):

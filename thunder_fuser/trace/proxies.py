@@ -148,11 +148,10 @@ def _proxies(values: Iterable[Any]) -> list[Proxy]:
     """The proxies in the values, in the order of Thunder's pytrees."""
     return [
         proxy for value in values if type(value) not in PLAIN
-        for proxy in ((value,) if isinstance(value, Proxy) else _inside(value))
+        for proxy in ((value,) if isinstance(value, Proxy) else _proxies(value)
+                      if type(value) in (tuple, list, torch.Size) else _inside(value))
     ]  # fmt: skip
 
 
 def _inside(value: Any) -> list[Proxy]:
-    if type(value) in (tuple, list, torch.Size):
-        return _proxies(value)
     return [x for x in tree_flatten_with_dataclass((value,))[0] if isinstance(x, Proxy)]

@@ -154,7 +154,7 @@ def _refuse_tensor(tensor: TensorProxy) -> Reject | None:
     if tensor.ndim > MAX_RANK:
         return Reject(f"rank {tensor.ndim} of {tensor.name} is over {MAX_RANK}")
     # `_shape`, because reading `shape` of a symbolic tensor records a bound symbol.
-    if not all(type(size) is int for size in tensor._shape):
+    if not {*map(type, tensor._shape)} <= {int}:
         return Reject(f"symbolic size of {tensor.name}")
     return None
 

@@ -114,26 +114,27 @@ def give_types_of_torch(_: Hooks) -> None:
 
     @register_general_jit_lookaside(getattr)
     def get(thing: Any, name: Any, *default: Any) -> Any:
-        read, of = unwrap(name), unwrap(thing)
-        if read == "__call__" and isinstance(of, _SCRIPTS):
+        attribute, owner = unwrap(name), unwrap(thing)
+        if attribute == "__call__" and isinstance(owner, _SCRIPTS):
             raise ThunderLimitError(  # Thunder would look into its class, and so end the process
                 "Thunder cannot trace this program", expected="functions in Python",
-                got=f"a {type(of).__name__} of TorchScript", where=line_of_the_call(),
+                got=f"a {type(owner).__name__} of TorchScript", where=line_of_the_call(),
                 do="leave torch.jit.script and torch.jit.trace out",
             )  # fmt: skip
-        if read in thing.attribute_wrappers and option("thunder_fixes"):
-            getter = _getter_to_run_again(thing, read)
+        if attribute in thing.attribute_wrappers and option("thunder_fixes"):
+            getter = _getter_to_run_again(thing, attribute)
             if getter is not None:
                 return _interpret_call(getter, thing)
-        if type(of) is tuple and read in _ITEMS and option("thunder_fixes"):
-            return _interpret_call(getitem, thing, wrap_const(_ITEMS[read]))
+        if type(owner) is tuple and attribute in _ITEMS and option("thunder_fixes"):
+            return _interpret_call(getitem, thing, wrap_const(_ITEMS[attribute]))
         value = of_thunder(thing, name, *default)
         if isinstance(value, WrappedValue) and callable(value.value):  # wrapped once for all reads
             path = [thing.provenance, name.provenance]
             note_read(ProvenanceRecord(PseudoInst.LOAD_ATTR, path), value.value)
         if default and value is default[0]:
-            note_absent(thing.provenance, read)
-        if read != "dtype" or not isinstance(of, TensorProxy) or not option("thunder_fixes"):
+            note_absent(thing.provenance, attribute)
+        is_type = attribute == "dtype" and isinstance(owner, TensorProxy)
+        if not is_type or not option("thunder_fixes"):
             return value
         return wrap(to_torch_dtype(unwrap(value)), provenance=value.provenance)
 
