@@ -134,6 +134,23 @@ def a_copy_by_to(x: Any, c: Any) -> Any:
 
 
 @case
+def another_type_written(x: Any, c: Any) -> Any:
+    """A cache in another type than its model's, as in litgpt."""
+    b = c.to(torch.float64)
+    b.index_copy_(0, torch.tensor([1]), x[:1].double())
+    return b * 2
+
+
+@case
+def another_type_of_what_is_written(x: Any, c: Any) -> Any:
+    """It has the old values."""
+    b = x * 1
+    old = b.to(torch.float64)
+    b[1:].mul_(3)
+    return old * 2, b
+
+
+@case
 def an_unsqueezed_row(x: Any, c: Any) -> Any:
     b = x.sin()
     b.unsqueeze(0).squeeze(0).select(0, 2).add_(x[0])

@@ -109,8 +109,7 @@ class Graphs:
         def lent(graph: Graph) -> int:
             return sum(sizes.get(address, 0) for address in graph.owners)
 
-        lenders = [graph for graph in self.kept.values() if lent(graph)]
-        return max(lenders, key=lent, default=None)
+        return max(filter(lent, self.kept.values()), key=lent, default=None)
 
     def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
         """The places of those arguments that lie in the memory of a graph."""

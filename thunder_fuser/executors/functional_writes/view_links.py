@@ -34,7 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from thunder_fuser.executors.record.result_dtypes import as_meta, function_named
 from thunder_fuser.executors.stride_orders.orders import channels_last
 from thunder_fuser.executors.stride_orders.simulate import noted_of
-from thunder_fuser.executors.support.dtypes import is_known_number
+from thunder_fuser.executors.support.dtypes import data_type, is_known_number
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.thunder_patches.fixes.arguments import add_check
 from thunder_fuser.trace.proxies import MOVES, TORCH_VIEWS, makes, parts, reads
@@ -231,6 +231,10 @@ def _shared(
 ) -> Iterator[tuple[str, str, bool]]:
     """(a result, the operand whose memory it has, whether for all strides)"""
     results = {proxy.name for proxy in makes(bsym)}
+    if bsym.sym.name == "to":  # to another type or device it always copies
+        both = bsym.output, bsym.args[0]
+        if len({(data_type(each.dtype), each.device.device_str()) for each in both}) > 1:
+            return
     listed = bsym.sym.name in TORCH_VIEWS
     if not (listed or not bsym.subsymbols or results & steps.keys()):
         return

@@ -119,8 +119,7 @@ def _consumer(at: int, item: BoundSymbol, turned: Mapping[str, bool]) -> Consume
     if (a.name in turned) == (b.name in turned):
         return None
     if a.name in turned:
-        kind = "left" if turned[a.name] else "rows"
-        return Consumer(at, kind, b, is_linear, item.output)
+        return Consumer(at, "left" if turned[a.name] else "rows", b, is_linear, item.output)
     kind = "right" if turned[b.name] == is_linear else "columns"
     return Consumer(at, kind, a, False, item.output)
 

@@ -122,5 +122,4 @@ def _preparations(convolved: Node) -> list[Callable[[torch.Tensor], torch.Tensor
         return [channels_last, channels_last]
     of_image, of_weight, _ = convolved.args[10]
     image = channels_last if of_weight else _without_values
-    weight = channels_last if of_image else _without_values
-    return [channels_last, image, weight]
+    return [channels_last, image, channels_last if of_image else _without_values]

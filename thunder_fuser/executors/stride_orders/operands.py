@@ -99,8 +99,7 @@ def _is_copied(value: object) -> bool:
     """True for a row-major tensor that is not in channels-last order too."""
     if not isinstance(value, torch.Tensor) or value.ndim not in FORMATS:
         return False
-    is_last = value.is_contiguous(memory_format=FORMATS[value.ndim])
-    return value.is_contiguous() and not is_last
+    return value.is_contiguous() and not value.is_contiguous(memory_format=FORMATS[value.ndim])
 
 
 def _is_on_gpu(proxy: TensorProxy) -> bool:
