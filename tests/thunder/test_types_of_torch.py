@@ -102,12 +102,13 @@ def test_literals_have_the_default_type(name: str) -> None:
         torch.set_default_dtype(before)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize("row", [-1, -3, 2, None])
-def test_the_padding_row_of_an_embedding(row: int | None) -> None:
+def test_the_padding_row_of_an_embedding(row: int | None, dtype: torch.dtype) -> None:
     found = []
     for wrap in (lambda function: function, jit):
         w = torch.arange(10.0).view(5, 2).requires_grad_()
         lookup = wrap(lambda i, w: torch.nn.functional.embedding(i, w, padding_idx=row))
-        lookup(torch.tensor([[0, 4], [2, 4]]), w).exp().sum().backward()
+        lookup(torch.tensor([[0, 4], [2, 4]], dtype=dtype), w).exp().sum().backward()
         found.append(w.grad)
     torch.testing.assert_close(*found)

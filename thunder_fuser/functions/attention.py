@@ -281,8 +281,7 @@ class _Attention:
 
     def has_narrow_mask(self) -> bool:
         """True for a mask that broadcasts along the keys."""
-        keys = self.key._shape[2]
-        return self.attn_mask is not None and self.attn_mask._shape[-1:] != (keys,)
+        return self.attn_mask is not None and self.attn_mask._shape[-1:] != self.key._shape[2:3]
 
     def has_float_mask(self) -> bool:
         return self.attn_mask is not None and not dtypes.is_boolean_dtype(self.attn_mask.dtype)

@@ -235,10 +235,11 @@ def _numbers(data: Any) -> Iterator[Any]:
 
 
 def embedding(input: Any, weight: Any, padding_idx: Any = None, *others: Any, **named: Any) -> Any:
-    """embedding(i, w[5, 2], -1)  ->  embedding(i, w, 4), since -1 is none where gradients are."""
-    if not isinstance(padding_idx, int) or padding_idx >= 0:
+    """embedding(i32, w[5, 2], -1)  ->  embedding(i64, w, 4): -1 is none where gradients are."""
+    if not isinstance(padding_idx, int) or (padding_idx >= 0 and input.dtype is dtypes.int64):
         return NotImplemented
-    return ltorch.embedding(input, weight, padding_idx + weight.shape[0], *others, **named)
+    at = padding_idx + weight.shape[0] * (padding_idx < 0)
+    return ltorch.embedding(ltorch.to(input, dtypes.int64), weight, at, *others, **named)
 
 
 _PLAIN = {*map(id, (None, False, torch.strided))}  # others that change nothing; a proxy's == traces
