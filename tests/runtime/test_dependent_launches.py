@@ -128,6 +128,10 @@ def test_a_product_reads_only_its_matrix_ahead(size: int, tmp_path: Path) -> Non
     wait = next(at for at, line in enumerate(lines) if WAIT in line)
     touched = [match[1] for line in lines[:wait] if (match := MEMORY.search(line))]
     assert touched == ["LDG"] * (8 if size == 2048 else 4)
+    # On each path a wait comes before the next kernel may start: no jump lies between the two.
+    (start,) = (at for at, line in enumerate(lines) if "PREEXIT" in line)
+    behind = max(at for at, line in enumerate(lines[:start]) if WAIT in line)
+    assert not any("BRA" in line or line.startswith(".L") for line in lines[behind:start])
 
 
 def test_an_older_device_has_no_wait(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ DEVICE float sum_of_products(const W* w, i64 w_first, i64 w_stride, i64 w_rows, 
   for (; k + (STEPS - 1) * STRIDE + 32 <= words; k += STEPS * STRIDE, first = false)
     add_products<true, STEPS, STRIDE, W, T>(sums, top, low, from, k + 4 * q, words, first);
   if (k < words) add_products<false, STEPS, STRIDE, W, T>(sums, top, low, from, k + 4 * q, words, first);
-  next_kernel_may_start();  // at the end, so that its blocks are spread evenly
+  // At the end, so that its blocks are spread evenly. A warp may have had nothing to wait for.
+  after_earlier_kernels();
+  next_kernel_may_start();
   sync_threads();  // the parts may still be read by the sum before this one
 #pragma unroll
   for (int i = 0; i < 4; ++i) parts.put((warp * 8 + 2 * q + i % 2) * PITCH + g + i / 2 * 8, sums.v[i]);
