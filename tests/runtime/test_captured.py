@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from helpers.kernel_texts import make_source
 
-from thunder_fuser.codegen.source import Param
+from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.runtime import captured
 from thunder_fuser.runtime.captured import EVERYTHING, may_start_early, note_launch, unwritten
 
@@ -36,9 +36,8 @@ def product(matrix: int, place: tuple[int, ...]) -> bool:
     return may_start_early(PRODUCT, (matrix, 0, 0, 8), unwritten(STREAM, place))
 
 
-def launch(place: tuple[int, ...], result: int, source: object = NORM) -> None:
+def launch(place: tuple[int, ...], result: int, source: KernelSource = NORM) -> None:
     """One kernel that writes 64 bytes, launched early where the one in front is known."""
-    assert isinstance(source, type(NORM))
     behind = unwritten(STREAM, (*place[:-1], place[-1] - 1) if place[-1] > 1 else place[:1])
     note_launch(STREAM, place, source, (0, result), behind)
 
