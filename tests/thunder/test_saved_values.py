@@ -398,3 +398,18 @@ def test_the_conjugate_of_real_numbers_keeps_nothing_for_the_backward() -> None:
         assert y is z
         y.relu_()
         assert torch.equal(torch.autograd.grad(z.sum(), x)[0], torch.full_like(x, 2))
+
+
+def test_what_nobody_reads_asks_for_no_backward() -> None:
+    """`type_as` reads its second argument until torch's executor has claimed it as `Tensor.to`."""
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        other = torch.sort(x @ w)[0].type_as(x)
+        return torch.sort(torch.sort(x * 2)[0].type_as(other))[0]
+
+    x, w = torch.rand(4, 8), torch.rand(8, 8, requires_grad=True)
+    for jit in (with_fuser, thunder_fuser.jit):
+        jitted = jit(function)
+        with torch.inference_mode():
+            assert torch.equal(jitted(x, w), function(x, w))
+        assert not thunder.last_backward_traces(jitted)

@@ -35,6 +35,7 @@ from torch.fx import Graph, GraphModule
 
 from thunder_fuser.errors import ThunderLimitError
 from thunder_fuser.options import option
+from thunder_fuser.thunder_patches.bound_symbols import dce
 from thunder_fuser.thunder_patches.patch import Hooks
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -116,15 +117,15 @@ def _return_none_for_them() -> None:
     of_thunder = autodiff.split_into_forward_and_backward
 
     def split(joint: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
-        forward, backward = of_thunder(joint)
+        # What nobody reads would be the backward's: computed, or saved for it, though unused.
+        forward, backward = of_thunder(dce(joint))
         positions = _without.get()
         _without.set(frozenset())
         if positions:
-            symbols = forward.bound_symbols
-            data, kept = symbols[-1].args
+            data, kept = forward.bound_symbols[-1].args
             flat = enumerate(data["flat_output"])
-            outputs = tuple(None if at in positions else output for at, output in flat)
-            symbols[-1] = symbols[-1].from_bsym(args=({**data, "flat_output": outputs}, kept))
+            data = {**data, "flat_output": tuple(None if at in positions else x for at, x in flat)}
+            forward.bound_symbols[-1] = forward.bound_symbols[-1].from_bsym(args=(data, kept))
         return forward, backward
 
     autodiff.split_into_forward_and_backward = split

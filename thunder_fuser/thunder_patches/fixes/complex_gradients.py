@@ -81,8 +81,7 @@ def of_complex(rule: GradientRule, other: GradientRule) -> GradientRule:
 
     @functools.wraps(other)
     def call(*args: Any, **kwargs: Any) -> Any:
-        chosen = rule if any(map(is_complex, (*args, *kwargs.values()))) else other
-        return chosen(*args, **kwargs)
+        return (rule if any(map(is_complex, (*args, *kwargs.values()))) else other)(*args, **kwargs)
 
     return call
 
