@@ -117,8 +117,8 @@ def _return_none_for_them() -> None:
     of_thunder = autodiff.split_into_forward_and_backward
 
     def split(joint: TraceCtx) -> tuple[TraceCtx, TraceCtx | None]:
-        # What nobody reads would be the backward's: computed, or saved for it, though unused.
-        forward, backward = of_thunder(dce(joint))
+        wanted = any(g is not None for g in joint.bound_symbols[-1].args[0]["output"])
+        forward, backward = of_thunder(joint if wanted else dce(joint))  # dead code is a backward
         positions = _without.get()
         _without.set(frozenset())
         if positions:
