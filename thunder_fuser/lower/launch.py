@@ -40,11 +40,12 @@ def with_launch(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> nodes.Kerne
 
 def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
     """True if blocks of the next kernel may wait on the SMs, which are spread unevenly where many
-    find room: ADR 68. A product of one or two rows has one block an SM, or more than fit."""
+    find room: ADR 68. A product of one or two rows, or attention of few queries, has two blocks an
+    SM at most, or more than fit."""
     (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
     is_product = 16 * written < read and len(scheduled.part.inputs) > 1
-    return 2 * blocks <= target.sm_count or (is_product and (blocks <= target.sm_count or fills))
+    return 2 * blocks <= target.sm_count or (is_product and (blocks <= 2 * target.sm_count or fills))
 
 
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:
