@@ -39,9 +39,8 @@ def with_launch(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> nodes.Kerne
 
 
 def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
-    """True if blocks of the next kernel may wait on the SMs, which are spread unevenly where many
-    find room: ADR 68. A product of one or two rows, or attention of few queries, has two blocks an
-    SM at most, or more than fit."""
+    """True if blocks of the next kernel may wait on the SMs; many would be spread unevenly: ADR 68.
+    A product of few rows, or attention, has at most two blocks an SM (ADR 84), or fills them."""
     (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
     is_product = 16 * written < read and len(scheduled.part.inputs) > 1
