@@ -44,7 +44,7 @@ def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
     (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
     is_product = 16 * written < read and len(scheduled.part.inputs) > 1
-    return 2 * blocks <= target.sm_count or (is_product and (blocks <= 2 * target.sm_count or fills))
+    return blocks <= target.sm_count * (2 if is_product else 0.5) or (is_product and fills)
 
 
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:
