@@ -46,6 +46,25 @@ def test_slices_from_before_the_first_row(key: Any, jit: Call) -> None:
         assert torch.equal(got, right)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("key", [1, slice(1, 3), (slice(None), slice(0, 2))], ids=str)
+def test_a_value_of_another_type_is_written(key: Any, dtype: torch.dtype) -> None:
+    """As results of autocast are, into a float32 tensor. Its gradient has its own type."""
+    x = torch.randn(4, 2, requires_grad=True)
+    value = x.detach()[key].mul(4).to(dtype).requires_grad_(dtype.is_floating_point)
+
+    def function(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[key] = value
+        return y.sin()
+
+    found, right = thunder_fuser.jit(function)(x, value), function(x, value)
+    torch.testing.assert_close(found, right)
+    needed = [x, value] if value.requires_grad else [x]
+    gradients = [torch.autograd.grad(y.sum(), needed) for y in (found, right)]
+    torch.testing.assert_close(*gradients)
+
+
 def of(dtype: DataType, *shape: int, seed: int = 0) -> torch.Tensor:
     torch.manual_seed(seed)
     made = torch.randn(shape) if dtype.is_float else torch.randint(0, 5, shape)

@@ -26,7 +26,6 @@ REGISTERS = {
     "thunder.recipes": "thunder_fuser.doors.recipes",
     "thunder.dynamo.compiler": "thunder_fuser.thunder_patches.fixes.torch_func",
     "torch._dynamo.backends.registry": "thunder_fuser.doors.backend_name",
-    "thunder": "thunder_fuser.thunder_patches.fixes.dynamo_modules",
 }
 
 

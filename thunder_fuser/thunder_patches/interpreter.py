@@ -32,6 +32,7 @@ from thunder.core import interpreter, jit_ext
 from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
 from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
+from torch._dynamo.mutation_guard import GenerationTracker
 from torch.backends.mha import get_fastpath_enabled
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.nn.modules import module as of_torch
@@ -87,10 +88,12 @@ def _calls_forward_alone(module: nn.Module) -> bool:
 
 def call_while_traced(_: Hooks) -> None:
     """From now on, these are called: what writes a graph of Dynamo, registers and removes hooks,
-    and reads a line of a traceback, whose whole file would become guards."""
+    reads a line of a traceback, whose whole file would become guards, and notes a new module for
+    Dynamo, among weak references that garbage collection changes."""
     for function in (
         _LazyGraphModule.real_recompile, RemovableHandle.remove, linecache.getline,
         nn.Module.register_forward_hook, nn.Module.register_forward_pre_hook,
+        GenerationTracker.tag.__func__,  # type: ignore[attr-defined]
     ):  # fmt: skip
         register_general_jit_lookaside(function)(_called(function))
 

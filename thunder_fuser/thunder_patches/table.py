@@ -59,7 +59,7 @@ PATCHES: tuple[Patch, ...] = (
         interpreter.detour_calls_of_modules, (_LOOKASIDES,),
     ),
     Patch(
-        "graphs' text, hooks and lines of tracebacks: their functions are called, not read", "fix",
+        "graphs' text, hooks, tracebacks, new modules: their functions are called, not read", "fix",
         interpreter.call_while_traced, (_LOOKASIDES,),
     ),
     Patch(
@@ -187,6 +187,10 @@ PATCHES: tuple[Patch, ...] = (
     Patch(
         "a slice from before the first row is refused", "fix",
         promotion.begin_at_the_first_row, ("thunder.clang:_basic_indexing",),
+    ),
+    Patch(
+        "the gradient of a value that is written by an index has the written tensor's type", "fix",
+        promotion.convert_before_writes, ("thunder.clang:copy_with_setitem",),
     ),
     Patch(
         "thunderfx splits graphs at functions that are defined here", "fix",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nine of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
+"""Some of Thunder's rules for operands differ from torch's; with this executor, torch's hold.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -33,6 +33,8 @@ torch passes over such an e for the sake of old programs; transformers begins ea
     r = f32[9, 2] x [-20:]               Thunder: an error     torch, and here: x[-9:]
 
     m &= n                               Thunder: an error     torch, and here: m.bitwise_and_(n)
+
+    f32[4] x[1:2] = bf16[1] v            Thunder: dv is f32, an error; here, as in torch: bf16
 
     n = item(t); add(x, y, alpha=n)      Thunder: add(x, y)    torch, and here: add(x, mul(y, n))
 
@@ -72,15 +74,9 @@ WRITES = {
 
 def write_by_operators(_: Hooks) -> None:
     """From now on, these operators are torch's methods, as `+=` is."""
-    for operator, name in WRITES.items():
-        setattr(TensorProxy, operator, _method(name))
-
-
-def _method(name: str) -> Callable[[Any, Any], Any]:
-    def write(tensor: Any, other: Any) -> Any:
-        return resolve_method(name, tensor, other)(tensor, other)
-
-    return make_opaque(write)  # the interpreter calls it, and does not read it
+    for operator, name in WRITES.items():  # the interpreter calls them, and does not read them
+        write = make_opaque(lambda x, y, name=name: resolve_method(name, x, y)(x, y))
+        setattr(TensorProxy, operator, write)
 
 
 def decide_by_no_unknown_number(_: Hooks) -> None:
@@ -245,6 +241,18 @@ def begin_at_the_first_row(_: Hooks) -> None:
         return of_thunder(a, [each if each is None else _within(each, next(sizes)) for each in key])
 
     clang._basic_indexing = indexing
+
+
+def convert_before_writes(_: Hooks) -> None:
+    """From now on, `x[i] = v` converts floats v to the type of x, so that dv has the type of v."""
+    of_thunder = clang.copy_with_setitem
+
+    def copy(a: Any, key: Any, value: Any) -> Any:
+        floats = isinstance(value, TensorProxy) and dtypes.is_float_dtype(value.dtype)
+        value = clang.maybe_convert_to_dtype(value, a.dtype) if floats else value
+        return of_thunder(a, key, value)
+
+    clang.copy_with_setitem = copy
 
 
 def _within(each: Any, size: int) -> Any:
