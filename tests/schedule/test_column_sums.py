@@ -95,6 +95,13 @@ def test_text_where_blocks_share_an_sm(golden: Golden) -> None:
     golden(kernel_text(source), ext="cu")
 
 
+@pytest.mark.parametrize(("heads", "lets"), [(32, True), (88, True), (89, False)])
+def test_the_next_kernel_starts_behind_two_blocks_an_sm(heads: int, lets: bool) -> None:
+    """Each head has three blocks."""
+    _, source = scheduled(attention((heads, 512, 64), D.BFloat16, device="meta"), H200)
+    assert source.lets_next_start == lets
+
+
 @pytest.mark.parametrize("dtype", [D.Float, D.BFloat16, D.Half])
 @pytest.mark.parametrize(
     "sizes",

@@ -14,6 +14,7 @@ from math import prod
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.lower import kernel as nodes
+from thunder_fuser.schedule.nested import Nested
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 # Bytes that an early kernel reads and writes, without and with rows that stay on chip: ADR 63.
@@ -40,11 +41,13 @@ def with_launch(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> nodes.Kerne
 
 def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
     """True if blocks of the next kernel may wait on the SMs; many would be spread unevenly: ADR 68.
-    A product of few rows, or attention, has at most two blocks an SM (ADR 84), or fills them."""
+    A product of few rows has one block an SM, attention two (ADR 84), or more than fit."""
     (read, written), blocks, target = scheduled.part.moved, prod(kernel.grid), scheduled.target
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
     is_product = 16 * written < read and len(scheduled.part.inputs) > 1
-    return blocks <= target.sm_count * (2 if is_product else 0.5) or (is_product and fills)
+    most = 2 if scheduled.params.scheduler == Nested.name else 1
+    fits = blocks <= (most if is_product else 0.5) * target.sm_count
+    return fits or (is_product and fills)
 
 
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:

@@ -322,14 +322,10 @@ def _shares_divisor(ctx: Context, point: Point, expr: OpRecord, types: DTypes) -
     shares = ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
     if ctx.repeatable:  # so the bits do not depend on where the divisor is computed
         shares = not isinstance(dividend, Literal)
-    return shares and not _loses_fraction(ctx, expr.outputs[0])
-
-
-def _loses_fraction(ctx: Context, name: str) -> bool:
-    """True if a reader drops the fraction: one unit less than 3.0 would be 2."""
-    readers = [e for e in ctx.part.exprs if name in names_of(e)]
+    # A reader may drop the fraction: one unit less than 3.0 would be 2.
+    readers = [e for e in ctx.part.exprs if expr.outputs[0] in names_of(e)]
     to_int = any(e.op == "cast" and ctx.dtype_of(e.outputs[0]).is_int for e in readers)
-    return to_int or any(e.op in ("ceil", "floor", "trunc") for e in readers)
+    return shares and not to_int and not any(e.op in ("ceil", "floor", "trunc") for e in readers)
 
 
 def _shared_divisor(state: KernelState, point: Point, scope: Scope) -> str:

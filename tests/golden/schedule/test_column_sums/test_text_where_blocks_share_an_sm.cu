@@ -11,6 +11,7 @@ fused_mul_sum_where_max_sub_exp_mean_bf16_nested(
     const i64 divisor1,
     const i32 size2,
     const i32 size3) {
+  next_kernel_may_start();
   after_earlier_kernels();
   const Shared<float> scratch_f32_1(4096, 4096);
   const Shared<float> scratch_f32(4096, 0);
