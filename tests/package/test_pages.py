@@ -41,7 +41,7 @@ FRAMEWORKS = {
     for name, needed in {
         "accelerate_loop": "accelerate", "averaged_model": "torch", "hf_generate": "transformers",
         "hf_trainer": "transformers", "lightning_fabric": "lightning",
-        "lightning_trainer": "lightning", "litgpt_pretrain": "litgpt",
+        "lightning_trainer": "lightning", "litgpt_generate": "litgpt", "litgpt_pretrain": "litgpt",
     }.items()
 }  # fmt: skip
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
