@@ -65,6 +65,17 @@ def test_a_value_of_another_type_is_written(key: Any, dtype: torch.dtype) -> Non
     torch.testing.assert_close(*gradients)
 
 
+def test_a_value_of_another_type_by_a_tensor_is_refused() -> None:
+    def function(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[LINE] = value
+        return y
+
+    for call in (function, thunder_fuser.jit(function)):
+        with pytest.raises(RuntimeError, match="dtypes match"):
+            call(torch.ones(4, 2), torch.ones(3, 2).bfloat16())
+
+
 def of(dtype: DataType, *shape: int, seed: int = 0) -> torch.Tensor:
     torch.manual_seed(seed)
     made = torch.randn(shape) if dtype.is_float else torch.randint(0, 5, shape)

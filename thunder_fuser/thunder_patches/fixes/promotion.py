@@ -74,9 +74,8 @@ WRITES = {
 
 def write_by_operators(_: Hooks) -> None:
     """From now on, these operators are torch's methods, as `+=` is."""
-    for operator, name in WRITES.items():  # the interpreter calls them, and does not read them
-        write = make_opaque(lambda x, y, name=name: resolve_method(name, x, y)(x, y))
-        setattr(TensorProxy, operator, write)
+    for operator, n in WRITES.items():  # the interpreter calls them, and does not read them
+        setattr(TensorProxy, operator, make_opaque(lambda x, y, n=n: resolve_method(n, x, y)(x, y)))
 
 
 def decide_by_no_unknown_number(_: Hooks) -> None:
@@ -248,8 +247,9 @@ def convert_before_writes(_: Hooks) -> None:
     of_thunder = clang.copy_with_setitem
 
     def copy(a: Any, key: Any, value: Any) -> Any:
-        floats = isinstance(value, TensorProxy) and dtypes.is_float_dtype(value.dtype)
-        value = clang.maybe_convert_to_dtype(value, a.dtype) if floats else value
+        by_tensors = _tensors(key if isinstance(key, tuple) else (key,))  # torch refuses them
+        if not by_tensors and _tensors((value,)) and dtypes.is_float_dtype(value.dtype):
+            value = clang.maybe_convert_to_dtype(value, a.dtype)
         return of_thunder(a, key, value)
 
     clang.copy_with_setitem = copy
