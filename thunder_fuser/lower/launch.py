@@ -46,8 +46,7 @@ def _leaves_room(kernel: nodes.Kernel, scheduled: ScheduledFusion) -> bool:
     fills = blocks * prod(kernel.threads) >= target.sm_count * target.max_threads_per_sm
     is_product = 16 * written < read and len(scheduled.part.inputs) > 1
     most = 2 if scheduled.params.scheduler == Nested.name else 1
-    fits = blocks <= (most if is_product else 0.5) * target.sm_count
-    return fits or (is_product and fills)
+    return blocks <= (most if is_product else 0.5) * target.sm_count or (is_product and fills)
 
 
 def _with_streams(kernel: nodes.Kernel, part: Part) -> nodes.Kernel:

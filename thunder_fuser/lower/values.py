@@ -323,9 +323,11 @@ def _shares_divisor(ctx: Context, point: Point, expr: OpRecord, types: DTypes) -
     if ctx.repeatable:  # so the bits do not depend on where the divisor is computed
         shares = not isinstance(dividend, Literal)
     # A reader may drop the fraction: one unit less than 3.0 would be 2.
-    readers = [e for e in ctx.part.exprs if expr.outputs[0] in names_of(e)]
-    to_int = any(e.op == "cast" and ctx.dtype_of(e.outputs[0]).is_int for e in readers)
-    return shares and not to_int and not any(e.op in ("ceil", "floor", "trunc") for e in readers)
+    readers = (e for e in ctx.part.exprs if expr.outputs[0] in names_of(e))
+    return shares and not any(
+        e.op in ("ceil", "floor", "trunc")
+        or (e.op == "cast" and ctx.dtype_of(e.outputs[0]).is_int) for e in readers
+    )  # fmt: skip
 
 
 def _shared_divisor(state: KernelState, point: Point, scope: Scope) -> str:
